@@ -1,0 +1,1 @@
+requirements.txt: pyproject.toml

@@ -1,0 +1,218 @@
+"""Every record that a workflow takes as input.
+
+All are frozen, refuse unknown keys, and check their values when they are made: bad input is one sentence, before any
+work. They travel as JSON, so that `pyflyte run … --config '{"training": {"epochs": 2}}'` (or a JSON or YAML file)
+changes one value and keeps the other defaults.
+"""
+
+import difflib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from mashumaro.config import BaseConfig
+from mashumaro.exceptions import ExtraKeysError, InvalidFieldValue
+from mashumaro.mixins.json import DataClassJSONMixin
+
+
+def require(condition: bool, name: str, given: object, allowed: str) -> None:
+    """Raise ValueError in the one form that every complaint about an input has."""
+    if not condition:
+        shown = f'"{given}"' if isinstance(given, str) else given
+        raise ValueError(f"{name} is {shown}; allowed: {allowed}.")
+
+
+class Record(DataClassJSONMixin):
+    """Base of all records: a frozen dataclass that refuses keys it does not know."""
+
+    class Config(BaseConfig):
+        forbid_extra_keys = True
+
+    @classmethod
+    def __pre_deserialize__(cls, d: dict[Any, Any]) -> dict[Any, Any]:
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        for key in d:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f' (did you mean "{near[0]}"?)' if near else ""
+                raise ValueError(f'config has an unknown key "{key}"{hint}; allowed: {", ".join(known)}.')
+        return d
+
+
+@dataclass(frozen=True)
+class RolloutConfig(Record):
+    """How trajectories are sampled."""
+
+    groups: int = 128  # groups an iteration; a group shares one environment seed
+    group_size: int = 8  # trajectories a group
+    temperature: float = 1.0
+    max_tokens: int = 4  # sampled tokens a reply at most
+    max_turns: int = 16  # replies a trajectory at most
+    invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
+    concurrent_games: int = 512  # games open at once
+    kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
+    gpu_memory_utilization: float = 0.9  # the share of a GPU that vLLM may take
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        require(self.groups >= 1, "rollout.groups", self.groups, "1 or more")
+        require(self.group_size >= 2, "rollout.group_size", self.group_size, "2 or more, a group of one has no baseline")
+        require(self.temperature > 0, "rollout.temperature", self.temperature, "more than 0")
+        require(self.max_tokens >= 1, "rollout.max_tokens", self.max_tokens, "1 or more")
+        require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
+        require(self.concurrent_games >= 1, "rollout.concurrent_games", self.concurrent_games, "1 or more")
+        require(self.kv_cache_gib >= 1, "rollout.kv_cache_gib", self.kv_cache_gib, "1 or more")
+        require(
+            0 < self.gpu_memory_utilization <= 1,
+            "rollout.gpu_memory_utilization",
+            self.gpu_memory_utilization,
+            "more than 0, at most 1",
+        )
+        require(self.dtype in ("float32", "bfloat16"), "rollout.dtype", self.dtype, "float32 or bfloat16")
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig(Record):
+    """The objective: a clipped ratio against the generator, and a KL to the frozen policy 0."""
+
+    clip: float = 0.2  # the ratio counts between 1 - clip and 1 + clip
+    kl_coefficient: float = 0.03
+    entropy_coefficient: float = 0.0
+    max_mismatch: float = 0.02  # mean |trainer - generator| log-probability on a fresh batch beyond which a run stops
+
+    def __post_init__(self) -> None:
+        require(0 < self.clip < 1, "algorithm.clip", self.clip, "more than 0, less than 1")
+        require(self.kl_coefficient >= 0, "algorithm.kl_coefficient", self.kl_coefficient, "0 or more")
+        require(self.entropy_coefficient >= 0, "algorithm.entropy_coefficient", self.entropy_coefficient, "0 or more")
+        require(self.max_mismatch > 0, "algorithm.max_mismatch", self.max_mismatch, "more than 0")
+
+
+@dataclass(frozen=True)
+class BufferConfig(Record):
+    """The window of batches that one training step may draw from."""
+
+    batches: int = 1  # the last K batches
+    max_age: int = 4  # policy versions between the one that sampled a trajectory and the one trained
+    max_groups: int = 0  # groups drawn from the window at most, freshest first; 0 takes all
+
+    def __post_init__(self) -> None:
+        require(self.batches >= 1, "buffer.batches", self.batches, "1 or more")
+        require(self.max_age >= 0, "buffer.max_age", self.max_age, "0 or more")
+        require(self.max_groups >= 0, "buffer.max_groups", self.max_groups, "0 (all) or more")
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Record):
+    """Optimizer steps on one window."""
+
+    epochs: int = 4
+    minibatch_size: int = 128  # trajectories an optimizer step
+    learning_rate: float = 1e-3
+    warmup_iterations: int = 2
+    min_lr_factor: float = 0.1  # the learning rate decays linearly to this share of itself over the whole run
+    weight_decay: float = 0.0
+    max_norm: float = 1.0  # gradients are scaled to this norm at most
+    seq_len: int = 256  # tokens a packed row
+    rows: int = 16  # packed rows a forward pass
+    score_rows: int = 32  # packed rows a forward pass without gradients
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "training.epochs", self.epochs, "1 or more")
+        require(self.minibatch_size >= 1, "training.minibatch_size", self.minibatch_size, "1 or more")
+        require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "more than 0")
+        require(self.warmup_iterations >= 0, "training.warmup_iterations", self.warmup_iterations, "0 or more")
+        require(0 <= self.min_lr_factor <= 1, "training.min_lr_factor", self.min_lr_factor, "0 to 1")
+        require(self.weight_decay >= 0, "training.weight_decay", self.weight_decay, "0 or more")
+        require(self.max_norm > 0, "training.max_norm", self.max_norm, "more than 0")
+        require(self.seq_len >= 16, "training.seq_len", self.seq_len, "16 or more")
+        require(self.rows >= 1, "training.rows", self.rows, "1 or more")
+        require(self.score_rows >= 1, "training.score_rows", self.score_rows, "1 or more")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Record):
+    """Greedy play on decks that training never sees."""
+
+    every: int = 10  # iterations between evaluations; the first and the last policy always have one
+    games: int = 4096
+    seed: int = 0  # which held-out decks
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, "evaluation.every", self.every, "1 or more")
+        require(self.games >= 2, "evaluation.games", self.games, "2 or more")
+        require(0 <= self.seed < 2**31, "evaluation.seed", self.seed, "0 to 2147483647")
+
+
+@dataclass(frozen=True)
+class TinyPolicyConfig(Record):
+    """The checkpoint that `--policy tiny` makes, and its supervised cold start."""
+
+    hidden_size: int = 128
+    layers: int = 2
+    heads: int = 4
+    cold_start_games: int = 2048  # random games whose replies it learns to imitate
+    cold_start_steps: int = 100
+    cold_start_batch: int = 32
+    cold_start_learning_rate: float = 2e-3
+
+    def __post_init__(self) -> None:
+        require(self.heads >= 1, "tiny.heads", self.heads, "1 or more")
+        require(
+            self.hidden_size >= 16 and self.hidden_size % (2 * self.heads) == 0,
+            "tiny.hidden_size",
+            self.hidden_size,
+            f"16 or more, a multiple of twice tiny.heads ({2 * self.heads})",
+        )
+        require(self.layers >= 1, "tiny.layers", self.layers, "1 or more")
+        require(self.cold_start_games >= 64, "tiny.cold_start_games", self.cold_start_games, "64 or more")
+        require(self.cold_start_steps >= 1, "tiny.cold_start_steps", self.cold_start_steps, "1 or more")
+        require(self.cold_start_batch >= 1, "tiny.cold_start_batch", self.cold_start_batch, "1 or more")
+        require(
+            self.cold_start_learning_rate > 0,
+            "tiny.cold_start_learning_rate",
+            self.cold_start_learning_rate,
+            "more than 0",
+        )
+
+
+@dataclass(frozen=True)
+class GrpoConfig(Record):
+    """All settings of a training, one record a stage."""
+
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    buffer: BufferConfig = field(default_factory=BufferConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    tiny: TinyPolicyConfig = field(default_factory=TinyPolicyConfig)
+
+    def __post_init__(self) -> None:
+        require(
+            self.rollout.max_turns * self.rollout.max_tokens < self.training.seq_len,
+            "training.seq_len",
+            self.training.seq_len,
+            "more than rollout.max_turns x rollout.max_tokens, a trajectory must fit in one row",
+        )
+
+
+@dataclass(frozen=True)
+class Run(Record):
+    """What every stage of one training knows about it. Made by `prepare`, after all inputs were checked.
+
+    Example: `Run(name="monday", token="6f9c…", seed=0, environment="blackjack", environment_url="",
+    mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db")`.
+    """
+
+    name: str
+    token: str  # new for each run folder: cached stages of a deleted run are never found again
+    seed: int
+    environment: str
+    environment_url: str
+    mlflow_run_id: str
+    tracking_uri: str
+
+
+def sentence(error: BaseException) -> str:
+    """The one sentence in an error that mashumaro may have wrapped several times."""
+    while isinstance(error, (InvalidFieldValue, ExtraKeysError)) and error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)

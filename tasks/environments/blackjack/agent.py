@@ -1,0 +1,33 @@
+"""Between game and language: an observation as chat messages, a reply as a move. Nothing else."""
+
+from tasks.environments.blackjack.models import BlackJackAction, BlackJackObservation
+
+SYSTEM_PROMPT = "You play BlackJack. Answer only HIT or STAND."
+"""Short on purpose: it is read anew for every game, and on a CPU its tokens are most of a game's cost."""
+
+
+class BlackJackAgent:
+    """Renders observations and reads replies; see `tasks.environments.catalog.Agent`."""
+
+    def opening(self, observation: BlackJackObservation) -> list[dict[str, str]]:
+        """The rules in one line, and the cards: "Cards A 7, soft 18. Dealer 10."."""
+        return [{"role": "system", "content": SYSTEM_PROMPT}, *self.follow_up(observation)]
+
+    def follow_up(self, observation: BlackJackObservation) -> list[dict[str, str]]:
+        """All the cards again, so that the last message alone is enough to decide by."""
+        cards = " ".join(observation.player_cards)
+        kind = "soft" if observation.soft else "hard"
+        content = f"Cards {cards}, {kind} {observation.total}. Dealer {observation.dealer_card}."
+        return [{"role": "user", "content": content}]
+
+    def read(self, reply: str, observation: BlackJackObservation) -> BlackJackAction | None:
+        """The move that the reply is: exactly HIT or STAND, in any case, blanks around it. Else None."""
+        word = reply.strip().upper()
+        for move in observation.legal_actions:
+            if word == move:
+                return BlackJackAction(move=move)
+        return None
+
+    def say(self, action: BlackJackAction) -> str:
+        """The reply that states this move: the inverse of `read`."""
+        return action.move

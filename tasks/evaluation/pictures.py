@@ -1,0 +1,195 @@
+"""Pictures of a training: which choices a policy makes, how it got there, and where the time went.
+
+Plain matplotlib figures without global state, on an opaque light ground, so that they read the same on a dark
+page. Colours are from the Okabe-Ito palette, which the colour-blind can tell apart.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DEALER = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "A")
+TOTALS = {"hard": range(4, 22), "soft": range(12, 22)}
+STAND, EITHER, HIT = "#0072B2", "#F7F4EE", "#D55E00"
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+GROUND, INK, FAINT, NEVER_MET = "#FFFFFF", "#1F2328", "#6E7781", "#C9CED6"
+STYLE = {
+    "font.size": 12,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": GROUND,
+    "axes.facecolor": GROUND,
+}
+
+
+def choice_heat_map(choices: Mapping[tuple[str, int, str], tuple[float, bool]], title: str) -> "Figure":
+    """The policy's choices beside the optimum's, for hard and for soft hands.
+
+    `choices` maps ("hard" or "soft", own total, dealer's open card "2" … "10" or "A") to (the share of HIT in
+    the policy's choices there, whether the optimum hits). Situations never met stay grey. A frame marks each
+    situation in which the policy's more frequent choice is not the optimum's; an even split is a STAND.
+    """
+    import numpy as np
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    with _figure((10.5, 9.4), title) as figure:
+        colours = LinearSegmentedColormap.from_list("choices", [STAND, EITHER, HIT])
+        colours = colours.with_extremes(bad=NEVER_MET)
+        heights = [len(totals) for totals in TOTALS.values()]
+        axes = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=heights)
+        colouring = ScalarMappable(Normalize(0, 1), colours)
+        for row, (kind, totals) in enumerate(TOTALS.items()):
+            shares = np.full((2, len(totals), len(DEALER)), np.nan)
+            for (of_kind, total, dealer), (share, hits) in choices.items():
+                if of_kind == kind:
+                    cell = total - totals.start, DEALER.index(dealer)
+                    shares[0][cell], shares[1][cell] = share, float(hits)
+                    if (share > 0.5) != hits:
+                        _frame(axes[row, 0], *cell)
+            for column, name in enumerate(("policy", "optimum")):
+                panel = axes[row, column]
+                panel.imshow(colouring.to_rgba(shares[column]), origin="lower", aspect="auto")
+                _cells(panel, totals)
+                panel.set_title(f"{name}, {kind} hands", fontsize=13)
+            axes[row, 0].set_ylabel("own total")
+        for panel in axes[1]:
+            panel.set_xlabel("dealer's open card")
+        bar = figure.colorbar(colouring, ax=axes, location="bottom", fraction=0.03, aspect=50, pad=0.02)
+        bar.set_ticks([0, 0.5, 1], labels=["always STAND", "half of the time HIT", "always HIT"])
+        for label, side in zip(bar.ax.get_xticklabels(), ("left", "center", "right"), strict=True):
+            label.set_horizontalalignment(side)
+        note = "framed: the policy's usual choice is not the optimum's     grey: never met"
+        figure.supxlabel(note, fontsize=12, color=FAINT)
+    return figure
+
+
+def learning_curve(
+    points: Sequence[Mapping[str, float]],
+    references: Mapping[str, float],
+    title: str,
+    training: Sequence[tuple[float, float]] = (),
+) -> "Figure":
+    """Expected reward on held-out decks against games played, with its 95 % band.
+
+    `points` have `version`, `games`, `expected_reward`, `expected_reward_ci95` (half width) and `regret`;
+    `references` are other players' expected rewards, `{"optimum": -0.042, "always stand": -0.18}`; `training`
+    holds (games played, mean reward) of the batches trained on, which are sampled rather than greedy.
+    """
+    with _figure((10, 5.6), title) as figure:
+        axes = figure.subplots()
+        games = [p["games"] / 1000 for p in points]
+        reward = [p["expected_reward"] for p in points]
+        half = [p["expected_reward_ci95"] for p in points]
+        if training:
+            x, y = [g / 1000 for g, _ in training], [r for _, r in training]
+            axes.plot(x, y, color=PALETTE[1], alpha=0.55, linewidth=1.2, label="training games, sampled")
+        low = [r - h for r, h in zip(reward, half, strict=True)]
+        high = [r + h for r, h in zip(reward, half, strict=True)]
+        axes.fill_between(games, low, high, color=PALETTE[0], alpha=0.2, linewidth=0, label="95 % confidence")
+        axes.plot(games, reward, color=PALETTE[0], linewidth=2.4, marker="o", label="held-out decks, greedy")
+        for name, value in references.items():
+            axes.axhline(value, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1)
+            axes.annotate(
+                f"{name}  {_signed(value, 2)}",
+                (1, value),
+                xycoords=("axes fraction", "data"),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=11,
+            )
+        _open_axes(axes)
+        axes.set_xlabel("games played, thousands")
+        axes.set_ylabel("expected reward a game")
+        if points:
+            last = points[-1]
+            value = f"{_signed(last['expected_reward'], 3)} ±{last['expected_reward_ci95']:.3f}"
+            note = f"policy {last['version']:.0f}: {value}, regret {last['regret']:.3f}"
+            axes.set_title(note, loc="left", color=PALETTE[0], fontsize=13)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def stage_times(times: Mapping[str, Sequence[float]], title: str = "Where the time goes") -> "Figure":
+    """Seconds of each iteration, stacked by stage; the legend gives each stage's share of the whole."""
+    import numpy as np
+
+    with _figure((10, 4.8), title) as figure:
+        axes = figure.subplots()
+        seconds = {stage: np.asarray(values, dtype=float) for stage, values in times.items()}
+        whole = sum(values.sum() for values in seconds.values()) or 1.0
+        below = np.zeros(max((len(values) for values in seconds.values()), default=0))
+        for (stage, values), colour in zip(seconds.items(), _colours(len(seconds)), strict=True):
+            values = np.pad(values, (0, len(below) - len(values)))
+            label = f"{stage}  {values.sum() / whole:.0%}"
+            axes.bar(np.arange(1, len(below) + 1), values, 0.85, bottom=below, color=colour, label=label)
+            below = below + values
+        _open_axes(axes)
+        axes.set_xlabel("iteration")
+        axes.set_ylabel("seconds")
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return figure
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a PNG; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format="png")
+
+
+@contextmanager
+def _figure(size: tuple[float, float], title: str) -> "Iterator[Figure]":
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+        figure.suptitle(title, fontsize=16, fontweight="bold", x=0.01, ha="left")
+        yield figure
+
+
+def _frame(panel: "Axes", row: int, column: int) -> None:
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import Normal, withStroke
+
+    inset = 0.08  # so that frames of neighbours do not touch
+    corner, side = (column - 0.5 + inset, row - 0.5 + inset), 1 - 2 * inset
+    frame = Rectangle(corner, side, side, fill=False, edgecolor=INK, linewidth=2.2, gid="disagreement")
+    halo = withStroke(linewidth=4, foreground=GROUND)  # without it the frame is lost on the dark colours
+    frame.set_path_effects([halo, Normal()])
+    panel.add_patch(frame)
+
+
+def _cells(panel: "Axes", totals: range) -> None:
+    panel.set_xticks(range(len(DEALER)), DEALER)
+    panel.set_yticks(range(len(totals)), [str(total) for total in totals])
+    panel.set_xticks([i - 0.5 for i in range(1, len(DEALER))], minor=True)
+    panel.set_yticks([i - 0.5 for i in range(1, len(totals))], minor=True)
+    panel.grid(which="minor", color=GROUND, linewidth=1.5)
+    panel.tick_params(which="both", length=0)
+    panel.spines[:].set_visible(False)
+
+
+def _open_axes(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=FAINT, alpha=0.2)
+    axes.set_axisbelow(True)
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _colours(count: int) -> list[Any]:
+    return [PALETTE[i % len(PALETTE)] for i in range(count)]

@@ -1,0 +1,34 @@
+"""Where things of a run lie on disk, and how they come to be there whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+RUNS = Path("runs")
+
+
+def run_folder(run_name: str) -> Path:
+    """The folder that holds all of a run, under the folder in which it was started."""
+    return (RUNS / run_name).absolute()
+
+
+@contextlib.contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that takes its place when the block ends without an error.
+
+    A process that is killed half-way leaves `target` as it was; what an earlier attempt left there is replaced.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield unfinished
+        unfinished.chmod(0o755)  # mkdtemp makes it private
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(unfinished, target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise

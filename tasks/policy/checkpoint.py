@@ -1,0 +1,100 @@
+"""A policy directory: a Hugging Face checkpoint with a `policy.json` beside it.
+
+    policy/  config.json  model.safetensors  tokenizer.json  tokenizer_config.json  chat_template.jinja  policy.json
+
+Producers: `tasks/policy/tiny.py`, `adopt` (a user's own checkpoint) and the training stage's export. Consumers: the
+rollout, the reference, the training and the evaluation. A directory without its `policy.json` is unfinished.
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Record
+from tasks.folders import written_whole
+
+ARCHITECTURES = ("qwen3",)
+
+
+@dataclass(frozen=True)
+class PolicyInfo(Record):
+    """What `policy.json` says. Example: `{"version": 7, "digest": "5f0c…", "parent": "b2a1…"}`."""
+
+    version: int  # 0 for the policy that a run starts from, one more for each training stage
+    digest: str  # SHA-256 of the weights and of config.json
+    parent: str  # the digest of the policy that this one was trained from; "" for version 0
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 over config.json and the weight files, by name and content."""
+    total = hashlib.sha256()
+    for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
+        total.update(path.name.encode())
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def seal(folder: Path, version: int, parent: str) -> PolicyInfo:
+    """Write `policy.json` last: from here on the directory counts as a policy."""
+    info = PolicyInfo(version=version, digest=digest(folder), parent=parent)
+    (folder / "policy.json").write_text(json.dumps(info.to_dict(), indent=1) + "\n")
+    return info
+
+
+def read_info(folder: Path) -> PolicyInfo:
+    """The `policy.json` of a policy directory; ValueError when it is missing or does not fit the weights."""
+    path = folder / "policy.json"
+    if not path.is_file():
+        raise ValueError(f'policy is "{folder}"; allowed: a finished policy directory, this one has no policy.json.')
+    info = PolicyInfo.from_json(path.read_text())
+    if info.digest != digest(folder):
+        raise ValueError(f'policy is "{folder}"; allowed: weights that fit its policy.json, these were changed.')
+    return info
+
+
+def check_checkpoint(folder: Path) -> dict[str, Any]:
+    """The config.json of a Hugging Face directory that this project can train.
+
+    Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another architecture.
+    """
+    allowed = f'"tiny" or a directory with a Hugging Face checkpoint of {" or ".join(ARCHITECTURES)}'
+    if not folder.is_dir():
+        raise ValueError(f'policy is "{folder}", which is no directory; allowed: {allowed}.')
+    if not (folder / "config.json").is_file():
+        raise ValueError(f'policy is "{folder}", which has no config.json; allowed: {allowed}.')
+    config = json.loads((folder / "config.json").read_text())
+    if config.get("model_type") not in ARCHITECTURES:
+        raise ValueError(f'policy is "{folder}" of architecture {config.get("model_type")}; allowed: {allowed}.')
+    if not (folder / "tokenizer.json").is_file():
+        raise ValueError(f'policy is "{folder}", which has no tokenizer.json; allowed: {allowed}, with its tokenizer.')
+    if not _has_chat_template(folder):
+        raise ValueError(f'policy is "{folder}", whose tokenizer has no chat template; allowed: {allowed} for chat.')
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(f'policy is "{folder}", which has no *.safetensors weights; allowed: {allowed}.')
+    return config
+
+
+def _has_chat_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    path = folder / "tokenizer_config.json"
+    return path.is_file() and bool(json.loads(path.read_text()).get("chat_template"))
+
+
+def adopt(source: Path, target: Path) -> PolicyInfo:
+    """Copy a user's checkpoint to `target` as policy 0 of a run; the source is left as it is."""
+    check_checkpoint(source)
+    with written_whole(target) as folder:
+        copy_all_but(source, folder, drop=("policy.json",))
+        return seal(folder, version=0, parent="")
+
+
+def copy_all_but(source: Path, target: Path, drop: tuple[str, ...]) -> None:
+    """Copy the plain files of `source`, but those whose name fits one of the patterns."""
+    for path in source.iterdir():
+        if path.is_file() and not any(path.match(pattern) for pattern in drop):
+            shutil.copy2(path, target / path.name)

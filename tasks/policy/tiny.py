@@ -1,0 +1,72 @@
+"""The policy `tiny`: a Qwen3 checkpoint made on the spot, small enough to learn on a laptop.
+
+Everything about it is ordinary (config.json, safetensors, a ByteLevel BPE tokenizer with a ChatML template), so that
+transformers, vLLM and TorchTitan open it like any other. It is born random; the supervised cold start in
+`tasks/training/cold_start.py` teaches it to answer at all.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tasks.config import TinyPolicyConfig
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+VOCABULARY = 512  # an upper limit: the BPE stops when nothing is left to merge
+POSITIONS = 1024  # tokens that a conversation may have
+
+
+def make_tokenizer(texts: Iterable[str], folder: Path) -> int:
+    """Train a ByteLevel BPE on `texts` and save it with the chat template; returns the size of its vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    chat = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=POSITIONS,
+        chat_template=CHAT_TEMPLATE,
+    )
+    chat.save_pretrained(folder)
+    return len(chat)
+
+
+def make_weights(config: TinyPolicyConfig, vocabulary: int, end_id: int, pad_id: int, seed: int, folder: Path) -> None:
+    """Write a randomly initialised Qwen3 checkpoint: float32, output head of its own."""
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    shape = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=config.hidden_size,
+        intermediate_size=3 * config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        head_dim=config.hidden_size // config.heads,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=end_id,
+        pad_token_id=pad_id,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(shape)
+    model.generation_config = GenerationConfig(eos_token_id=end_id, pad_token_id=pad_id)
+    model.save_pretrained(folder)

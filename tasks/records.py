@@ -1,0 +1,91 @@
+"""The trajectory row: what a rollout writes and every later stage reads.
+
+Axes: T tokens of one trajectory, ragged between trajectories.
+
+    rollout ──► TRAJECTORY ──► score_reference adds reference_logprobs ──► compute_advantages adds advantage
+
+A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`; batches are written once, whole,
+and never changed, so that a window over them is only a list.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tasks.folders import written_whole
+
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+
+TRAJECTORY = pa.schema(
+    [
+        ("trajectory_id", pa.string()),
+        ("group_id", pa.string()),
+        ("policy_version", pa.int32()),
+        ("seed", pa.int64()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("action_mask", pa.list_(pa.bool_())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("reward", pa.float32()),
+        ("turns", pa.int32()),
+        ("invalid", pa.bool_()),
+        ("finish_reason", pa.string()),
+        ("messages", pa.list_(MESSAGE)),
+    ]
+)
+REFERENCE = pa.field("reference_logprobs", pa.list_(pa.float32()))
+ADVANTAGE = pa.field("advantage", pa.float32())
+
+
+@dataclass
+class Trajectory:
+    """One conversation as the generator saw and sampled it. Produced by the rollout, consumed by every later stage.
+
+    Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
+    `Trajectory(trajectory_id="00003-0017-2", group_id="00003-0017", policy_version=3, seed=8123, token_ids=[1, 40, 77,
+    2, 55, 9], action_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69, -0.01], reward=-1.0, turns=1,
+    invalid=False, finish_reason="finished", messages=[{"role": "system", …}, …])`.
+    """
+
+    trajectory_id: str
+    group_id: str  # the trajectories that share one environment seed
+    policy_version: int  # the version that sampled it
+    seed: int
+    token_ids: list[int]
+    action_mask: list[bool]  # true where the policy sampled
+    logprobs: list[float]  # the generator's, at the sampling temperature; 0 where the mask is false
+    reward: float
+    turns: int
+    invalid: bool
+    finish_reason: str  # "finished", "invalid" (unreadable reply), "length" (reply cut) or "max_turns"
+    messages: list[dict[str, str]]
+
+
+def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
+    """A table with TRAJECTORY's schema, one row a trajectory, in the order given."""
+    return pa.Table.from_pylist([vars(t) for t in trajectories], schema=TRAJECTORY)
+
+
+def write_batch(table: pa.Table, folder: Path, policy_version: int) -> Path:
+    """Write `table` under `folder` as one batch, whole or not at all; returns `folder`."""
+    with written_whole(folder) as unfinished:
+        part = unfinished / f"policy_version={policy_version:05d}" / "part-00000.arrow"
+        part.parent.mkdir(parents=True)
+        with pa.ipc.new_file(part, table.schema) as writer:
+            writer.write_table(table)
+    return folder
+
+
+def read_batch(folder: Path | str) -> pa.Table:
+    """The whole batch in `folder`, rows in the order written. Raises ValueError when there is none."""
+    dataset = ds.dataset(folder, format="ipc", exclude_invalid_files=False)
+    if not dataset.files:
+        raise ValueError(f'batch folder is "{folder}"; allowed: a folder with Arrow IPC files.')
+    return dataset.to_table()
+
+
+def with_column(table: pa.Table, field: pa.Field, values: Sequence[object]) -> pa.Table:
+    """`table` and one column more; the columns that were there are untouched."""
+    return table.append_column(field, pa.array(values, type=field.type))

@@ -1,0 +1,34 @@
+"""What the frozen policy 0 thinks of each sampled token, by the forward pass that also trains."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.advantage.advantages import decided
+from tasks.config import RolloutConfig, TrainingConfig
+from tasks.records import REFERENCE, with_column
+from tasks.training.packing import ragged
+from tasks.training.trainer import open_scorer
+
+
+def score_batch(
+    batch: pa.Table, reference: Path, training: TrainingConfig, rollout: RolloutConfig
+) -> tuple[pa.Table, dict[str, float]]:
+    """The batch with its `reference_logprobs` column, and metrics.
+
+    Trajectories of a group with equal rewards carry no gradient and are never trained on: they get null. The values
+    are at the sampling temperature, 0 where the policy did not sample.
+    """
+    scorer = open_scorer(reference, training, temperature=rollout.temperature)
+    started = time.perf_counter()
+    wanted = decided(batch["reward"].to_numpy(), batch["group_id"].to_pylist())
+    data = ragged(batch.filter(pa.array(wanted)))
+    scores = np.split(scorer.score(data), data.offsets_R[1:-1]) if len(data) else []
+    column: list[np.ndarray | None] = [None] * len(batch)
+    for row, values in zip(np.flatnonzero(wanted), scores, strict=True):
+        column[row] = values
+    seconds = time.perf_counter() - started
+    metrics = {"reference/scored": float(wanted.sum()), "time/reference_s": seconds}
+    return with_column(batch, REFERENCE, column), metrics

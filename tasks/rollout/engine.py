@@ -1,0 +1,132 @@
+"""The vLLM engine: token ids in, sampled token ids and their log-probabilities out.
+
+One engine lives in this process and stays warm over policy versions of the same shape: new weights are loaded in
+place, and the prefix cache, which would serve attention states of the old ones, is dropped. Only this file imports
+vllm.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config import RolloutConfig
+from tasks.policy.checkpoint import read_info
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the policy sampled for one prompt."""
+
+    token_ids: list[int]  # with the end-of-turn token, where it was sampled
+    logprobs: list[float]  # at the sampling temperature, one a token
+    cut: bool  # stopped by max_tokens, not by the policy
+
+
+class Engine:
+    """vLLM with the weights of one policy directory at a time."""
+
+    def __init__(self, policy: Path, config: RolloutConfig):
+        _set_environment(config)
+        import torch
+        from vllm import LLM
+
+        self.digest = ""
+        self.llm = LLM(
+            model=str(policy),
+            dtype=config.dtype,
+            seed=0,
+            max_num_seqs=1024,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            enforce_eager=True,
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            enable_prefix_caching=True,
+            # A prompt in two chunks is sampled from twice and its generator set back, which a CPU generator cannot do.
+            enable_chunked_prefill=torch.accelerator.is_available(),
+            # What the ratio divides by: after the temperature, not before.
+            logprobs_mode="processed_logprobs",
+            # On a CPU the output head keeps a packed copy of its own, which tied embeddings would leave stale.
+            hf_overrides={"tie_word_embeddings": False},
+        )
+
+    def load(self, policy: Path, digest: str) -> None:
+        """Take the weights of `policy`, unless it has them."""
+        if digest == self.digest:
+            return
+        if self.digest:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(policy)})
+        self.llm.reset_prefix_cache()
+        self.digest = digest
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        max_tokens: int,
+        end_id: int,
+        seeds: Sequence[int],
+    ) -> list[Completion]:
+        """One completion a prompt. Each has a seed of its own, so that what is sampled does not hang on what else is.
+
+        A temperature of 0 is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio
+        needs the log-probability of what was really drawn.
+        """
+        from vllm import SamplingParams
+
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": list(p)} for p in prompts],
+            [
+                SamplingParams(
+                    temperature=temperature,
+                    max_tokens=max_tokens,
+                    seed=seed,
+                    logprobs=0,
+                    stop_token_ids=[end_id],
+                    detokenize=False,
+                    skip_special_tokens=False,
+                )
+                for seed in seeds
+            ],
+            use_tqdm=False,
+        )
+        return [_completion(output.outputs[0]) for output in outputs]
+
+
+def _completion(output: Any) -> Completion:
+    token_ids = list(output.token_ids)
+    return Completion(
+        token_ids=token_ids,
+        logprobs=[at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)],
+        cut=output.finish_reason == "length",
+    )
+
+
+def _set_environment(config: RolloutConfig) -> None:
+    """What vLLM reads from the environment when it is imported; a user's own settings win."""
+    for name, value in {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: seconds instead of most of a minute
+        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",  # policies are local directories
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+_warm: dict[str, Engine] = {}
+
+
+def open_engine(policy: Path, config: RolloutConfig) -> Engine:
+    """The engine with the weights of `policy`: the warm one where shape and settings are the same, else a new one."""
+    info = read_info(policy)
+    shape = json.loads((policy / "config.json").read_text())
+    key = json.dumps([shape, config.dtype, config.kv_cache_gib, config.gpu_memory_utilization], sort_keys=True)
+    if key not in _warm:
+        _warm.clear()  # one at a time: each holds its share of the memory
+        _warm[key] = Engine(policy, config)
+    _warm[key].load(policy, info.digest)
+    return _warm[key]

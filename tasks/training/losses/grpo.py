@@ -1,0 +1,51 @@
+"""The GRPO objective with a clipped ratio and a KL to the reference.
+
+Axis: K sampled tokens.
+"""
+
+import torch
+
+from tasks.config import AlgorithmConfig
+
+
+def grpo_loss(
+    logprobs_K: torch.Tensor,  # noqa: N803
+    entropy_K: torch.Tensor,  # noqa: N803
+    *,
+    generator_logprobs_K: torch.Tensor,  # noqa: N803
+    reference_logprobs_K: torch.Tensor,  # noqa: N803
+    advantages_K: torch.Tensor,  # noqa: N803
+    divisor: float,
+    config: AlgorithmConfig,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Loss of K sampled tokens, and sums of what it measured.
+
+        ratio = exp(logprob - generator's logprob)
+        loss  = sum over tokens of -min(ratio A, clip(ratio, 1 - clip, 1 + clip) A)
+                                   + kl_coefficient k3 - entropy_coefficient entropy, divided by `divisor`
+        k3    = exp(d) - d - 1 with d = reference's logprob - logprob
+
+    From DeepSeekMath (arXiv:2402.03300, equations 3 and 4; k3 from Schulman, "Approximating KL divergence", 2020),
+    with two departures: tokens are averaged over the whole optimizer step instead of first within each reply (as DAPO,
+    arXiv:2503.14476, equation 8), so that a batch split in two gives the same gradient; and the ratio is against
+    the policy that sampled, by its own log-probabilities, however old it is.
+
+    All tensors are [K]; `divisor` is the number of sampled tokens of the whole optimizer step, over all its parts and
+    ranks. The sums in the metrics are over K, undivided; keys that end in `_max` are maxima.
+    """
+    log_ratio_K = logprobs_K - generator_logprobs_K  # noqa: N806
+    ratio_K = log_ratio_K.exp()  # noqa: N806
+    clipped_K = ratio_K.clamp(1 - config.clip, 1 + config.clip)  # noqa: N806
+    gain_K = torch.minimum(ratio_K * advantages_K, clipped_K * advantages_K)  # noqa: N806
+    d_K = reference_logprobs_K - logprobs_K  # noqa: N806
+    k3_K = d_K.exp() - d_K - 1  # noqa: N806
+    loss_K = -gain_K + config.kl_coefficient * k3_K - config.entropy_coefficient * entropy_K  # noqa: N806
+    with torch.no_grad():
+        metrics = {
+            "ratio_mean": ratio_K.sum(),
+            "ratio_max": ratio_K.max() if len(ratio_K) else ratio_K.new_zeros(()),
+            "clip_share": (gain_K < ratio_K * advantages_K).float().sum(),
+            "kl": k3_K.sum(),
+            "entropy": entropy_K.sum(),
+        }
+    return loss_K.sum() / divisor, metrics

@@ -1,0 +1,121 @@
+"""Trajectories of many lengths as dense rows of tokens.
+
+Axes: R trajectories, N tokens of all trajectories one behind the other, B rows, T tokens of a row.
+
+Several trajectories share a row, one behind the other; positions start at 0 with each, which is also how the
+attention mask tells them apart. Nothing is cut: a trajectory that does not fit a row is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """The token columns of R trajectories as flat arrays; trajectory r is `[offsets_R[r]:offsets_R[r + 1]]`."""
+
+    offsets_R: np.ndarray  # int64 [R + 1]  # noqa: N815
+    token_ids_N: np.ndarray  # int64 [N]  # noqa: N815
+    action_mask_N: np.ndarray  # bool [N], true where the policy sampled  # noqa: N815
+
+    def __len__(self) -> int:
+        return len(self.offsets_R) - 1
+
+    @property
+    def lengths_R(self) -> np.ndarray:  # noqa: N802
+        """Tokens of each trajectory."""
+        return np.diff(self.offsets_R)
+
+
+def flat(table: pa.Table, column: str) -> np.ndarray:
+    """The values of a list column, one row behind the other."""
+    return table[column].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+
+
+def ragged(table: pa.Table) -> Ragged:
+    """The token columns of a batch."""
+    lengths = pa.compute.list_value_length(table["token_ids"]).to_numpy()
+    return Ragged(
+        offsets_R=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        token_ids_N=flat(table, "token_ids").astype(np.int64),
+        action_mask_N=flat(table, "action_mask").astype(bool),
+    )
+
+
+def plan_rows(lengths_R: np.ndarray, members: Sequence[int], seq_len: int) -> list[list[int]]:  # noqa: N803
+    """Spread trajectories over rows of at most `seq_len` tokens: longest first, each into the first row with room.
+
+    Raises ValueError when one is longer than a row.
+    """
+    longest = max((int(lengths_R[r]) for r in members), default=0)
+    if longest > seq_len:
+        raise ValueError(f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens.")
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for r in sorted(members, key=lambda r: (-lengths_R[r], r)):
+        length = int(lengths_R[r])
+        row = next((i for i, free in enumerate(room) if free >= length), None)
+        if row is None:
+            rows.append([])
+            room.append(seq_len)
+            row = len(rows) - 1
+        rows[row].append(r)
+        room[row] -= length
+    return rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some packed rows, and where in them the policy sampled.
+
+    The logits at place p of a row predict the token at p + 1. For each of the K sampled tokens: `row_K`, `place_K` say
+    where its logits stand, `target_K` which token it was, `source_K` its index in the flat columns.
+    """
+
+    token_ids_BT: torch.Tensor  # noqa: N815
+    positions_BT: torch.Tensor  # noqa: N815
+    row_K: torch.Tensor  # noqa: N815
+    place_K: torch.Tensor  # noqa: N815
+    target_K: torch.Tensor  # noqa: N815
+    source_K: np.ndarray  # noqa: N815
+    trajectory_K: np.ndarray  # which trajectory each sampled token belongs to  # noqa: N815
+
+
+def build_rows(data: Ragged, plan: Sequence[Sequence[int]]) -> Rows:
+    """Lay out the trajectories of each planned row. The tail behind the last one is a document of its own."""
+    T = max((sum(int(data.lengths_R[r]) for r in row) for row in plan), default=0) or 1  # noqa: N806
+    token_ids = np.zeros((len(plan), T), dtype=np.int64)
+    positions = np.zeros((len(plan), T), dtype=np.int64)
+    rows, places, targets, sources, trajectories = [], [], [], [], []
+    for b, members in enumerate(plan):
+        start = 0
+        for r in members:
+            first, last = data.offsets_R[r], data.offsets_R[r + 1]
+            length = int(last - first)
+            token_ids[b, start : start + length] = data.token_ids_N[first:last]
+            positions[b, start : start + length] = np.arange(length)
+            sampled = np.flatnonzero(data.action_mask_N[first:last])
+            rows.append(np.full(len(sampled), b))
+            places.append(start + sampled - 1)
+            targets.append(data.token_ids_N[first + sampled])
+            sources.append(first + sampled)
+            trajectories.append(np.full(len(sampled), r))
+            start += length
+        positions[b, start:] = np.arange(T - start)
+
+    def joined(parts: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
+
+    return Rows(
+        token_ids_BT=torch.from_numpy(token_ids),
+        positions_BT=torch.from_numpy(positions),
+        row_K=torch.from_numpy(joined(rows)),
+        place_K=torch.from_numpy(joined(places)),
+        target_K=torch.from_numpy(joined(targets)),
+        source_K=joined(sources),
+        trajectory_K=joined(trajectories),
+    )

@@ -1,0 +1,118 @@
+"""TorchTitan on whatever this machine has: one place for what it assumes of its surroundings.
+
+Import this module before any other of torchtitan's. Without an accelerator `torchtitan.tools.utils` takes the device
+type for "cuda"; setting it to the CPU there, first, is enough. Only `tasks/training/` imports torchtitan.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torchtitan.tools.utils as titan_utils
+
+if not torch.accelerator.is_available():
+    titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
+
+
+
+@contextlib.contextmanager
+def _triton_or_placeholder() -> Iterator[None]:
+    """Let torchtitan define its expert-parallel GPU kernels where Triton, which only a GPU build of torch brings, is
+    absent. They are never called there; the placeholder is gone afterwards, lest others take it for Triton."""
+    if importlib.util.find_spec("triton") is not None:
+        yield
+        return
+
+    def anything(name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda function=None, **_options: function or (lambda decorated: decorated)
+
+    triton, language = types.ModuleType("triton"), types.ModuleType("triton.language")
+    vars(triton).update(__getattr__=anything, language=language)
+    vars(language).update(__getattr__=anything)
+    sys.modules.update({"triton": triton, "triton.language": language})
+    yield
+    del sys.modules["triton"], sys.modules["triton.language"]
+
+
+with _triton_or_placeholder():
+    import torchtitan.distributed.minimal_async_ep
+from torchtitan.config import CommConfig, ParallelismConfig
+from torchtitan.distributed import ParallelDims
+from torchtitan.distributed import utils as dist_utils
+from torchtitan.models.common.attention import FlexAttention, get_causal_mask_mod, get_document_mask_mod
+
+logging.getLogger("torchtitan").setLevel(logging.WARNING)
+logging.getLogger().setLevel(logging.WARNING)
+
+ON_CPU = titan_utils.device_type == "cpu"
+
+
+class DenseMaskAttention(FlexAttention):
+    """FlexAttention's place taken by scaled-dot-product attention with a dense mask, for the CPU.
+
+    FlexAttention has no backward there. `attention_masks` is a bool tensor [B, 1, T, T], true where a query (third
+    axis) may look at a key (fourth axis). The parameters keep TorchTitan's names: sharding is looked up by name.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(FlexAttention.Config):
+        pass
+
+    def forward(self, q_BLNH, k_BLNH, v_BLNH, *, attention_masks, scale=None, enable_gqa=False, **kwargs):  # type: ignore[override]  # noqa: N803
+        out_BNLH = torch.nn.functional.scaled_dot_product_attention(  # noqa: N806
+            q_BLNH.transpose(1, 2),
+            k_BLNH.transpose(1, 2),
+            v_BLNH.transpose(1, 2),
+            attn_mask=attention_masks,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return out_BNLH.transpose(1, 2)
+
+
+def inner_attention() -> FlexAttention.Config:
+    """The attention kernel for this machine."""
+    return DenseMaskAttention.Config() if ON_CPU else FlexAttention.Config()
+
+
+def attention_masks(model, positions_BT: torch.Tensor):  # noqa: N803
+    """Which token sees which: causal, and only within one document; a document starts where the position is 0.
+
+    TorchTitan's own mask functions, evaluated densely on the CPU and as a BlockMask elsewhere.
+    """
+    if not ON_CPU:
+        return model.get_attention_masks(positions_BT)
+    B, T = positions_BT.shape  # noqa: N806
+    b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]
+    causal, same_document = get_causal_mask_mod(), get_document_mask_mod(positions_BT)
+    none = torch.tensor(0)
+    return (causal(b, none, q, k) & same_document(b, none, q, k))[:, None]
+
+
+def join_process_group() -> ParallelDims:
+    """Join the ranks that torchrun (or Flyte's Elastic) started, or be the only one; returns TorchTitan's mesh.
+
+    An in-process vLLM engine may have made the group before: both use the default group of one.
+    """
+    if not dist.is_initialized():
+        if "WORLD_SIZE" in os.environ:
+            dist_utils.init_distributed(CommConfig(trace_buf_size=0))
+        else:  # no launcher: a group of one needs neither a port nor environment variables
+            backend = "gloo" if ON_CPU else "nccl"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    torch.autograd.set_multithreading_enabled(False)  # as TorchTitan's init_distributed does
+    dist_utils.set_spmd_backend(PARALLELISM.spmd_backend)
+    return ParallelDims.from_config(PARALLELISM, dist.get_world_size())
+
+
+# Gloo reduces FSDP's gradients only without the SPMD types; sharding over all ranks is the default.
+PARALLELISM = ParallelismConfig(spmd_backend="partial_dtensor", data_parallel_shard_degree=-1)

@@ -1,0 +1,182 @@
+"""A TorchTitan model with its optimizer and schedule: scores tokens, takes optimizer steps, exports policies.
+
+Composed from TorchTitan's components, for its Trainer class wants an accelerator. Axes: B rows, T tokens, V
+vocabulary, K sampled tokens (see `packing.py`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tasks.config import TrainingConfig
+from tasks.policy.checkpoint import read_info
+from tasks.training.model import build_model, export_weights, load_weights
+from tasks.training.packing import Ragged, Rows, build_rows, plan_rows
+from tasks.training.titan import ON_CPU, attention_masks, dist_utils
+from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+
+Loss = Callable[..., tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+class Trainer:
+    """One model on all ranks of the process group.
+
+    The learning rate follows TorchTitan's schedule, one step a `schedule_steps`-th of the run, not one an optimizer
+    step: how many of those a window gives depends on how many groups carry a gradient.
+    """
+
+    def __init__(self, policy: Path, config: TrainingConfig, *, temperature: float, schedule_steps: int):
+        self.config = config
+        self.temperature = temperature
+        self.steps = 0  # optimizer steps so far
+        self.model, self.adapter, self.parallel_dims = build_model(policy, config.seq_len)
+        self.device = torch.device("cpu") if ON_CPU else torch.device("cuda", torch.cuda.current_device())
+        self.optimizers = OptimizersContainer.Config(
+            param_groups=[
+                ParamGroupConfig(
+                    pattern=".*",
+                    optimizer_name="AdamW",
+                    optimizer_kwargs={
+                        "lr": config.learning_rate,
+                        "betas": (0.9, 0.95),
+                        "eps": 1e-8,
+                        "weight_decay": config.weight_decay,
+                    },
+                )
+            ],
+            implementation="foreach" if ON_CPU else "fused",
+        ).build(model_parts=[self.model])
+        self.schedule = LRSchedulersContainer.Config(
+            warmup_steps=min(config.warmup_iterations, schedule_steps), min_lr_factor=config.min_lr_factor
+        ).build(optimizers=self.optimizers, training_steps=schedule_steps)
+        self.checkpoints = CheckpointManager.Config(enable=True, keep_latest_k=0, interval=1).build(
+            dataloader=None,
+            model_parts=[self.model],
+            optimizers=self.optimizers,
+            lr_schedulers=self.schedule,
+            states={"train_state": self},
+            sd_adapter=self.adapter,
+            base_folder=str(policy),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What TorchTitan's checkpoint holds beside weights, optimizer and schedule."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.steps = state["steps"]
+
+    def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
+        positions_BT = rows.positions_BT.to(self.device)  # noqa: N806
+        logits_BTV = self.model(  # noqa: N806
+            rows.token_ids_BT.to(self.device),
+            positions=positions_BT,
+            attention_masks=attention_masks(self.model, positions_BT),
+        )
+        logits_KV = logits_BTV[rows.row_K, rows.place_K].float() / self.temperature  # noqa: N806
+        all_logprobs_KV = torch.log_softmax(logits_KV, dim=-1)  # noqa: N806
+        entropy_K = -(all_logprobs_KV.exp() * all_logprobs_KV).sum(-1)  # noqa: N806
+        logprobs_K = all_logprobs_KV.gather(-1, rows.target_K.to(self.device)[:, None])[:, 0]  # noqa: N806
+        return logprobs_K, entropy_K
+
+    def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
+        """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank."""
+        plan = plan_rows(data.lengths_R, members, self.config.seq_len)
+        world, rank = dist.get_world_size(), dist.get_rank()
+        plan += [[]] * (-len(plan) % world)
+        mine = plan[rank::world]
+        return [build_rows(data, mine[i : i + rows_a_part]) for i in range(0, len(mine), rows_a_part)]
+
+    @torch.no_grad()
+    def score(self, data: Ragged) -> np.ndarray:
+        """Log-probability of each sampled token under the present weights: float32 [N], 0 where the mask is false."""
+        scores_N = torch.zeros(len(data.token_ids_N))  # noqa: N806
+        for rows in self._parts(data, range(len(data)), self.config.score_rows):
+            logprobs_K, _ = self._forward(rows)  # noqa: N806
+            scores_N[rows.source_K] = logprobs_K.cpu()
+        if dist.get_world_size() > 1:
+            dist.all_reduce(scores_N)
+        return scores_N.numpy()
+
+    def step(
+        self, data: Ragged, members: Sequence[int], loss: Loss, columns: Callable[[Rows], dict[str, torch.Tensor]]
+    ) -> dict[str, float]:
+        """One optimizer step on the trajectories `members`.
+
+        `columns(rows)` gives the further tensors [K] that `loss` takes. Returns means over the sampled tokens of the
+        whole step (maxima for keys that end in `_max`), the loss and the gradient norm before clipping.
+
+        Raises FloatingPointError when loss or gradient is not finite; weights and optimizer are as before.
+        """
+        divisor = float(sum(data.action_mask_N[data.offsets_R[r] : data.offsets_R[r + 1]].sum() for r in members))
+        totals: dict[str, float] = {"loss": 0.0}
+        for rows in self._parts(data, members, self.config.rows):
+            logprobs_K, entropy_K = self._forward(rows)  # noqa: N806
+            further = {name: value.to(self.device) for name, value in columns(rows).items()}
+            value, metrics = loss(logprobs_K, entropy_K, divisor=divisor, **further)
+            value.backward()
+            totals["loss"] += float(value.detach())
+            for name, amount in metrics.items():
+                if name.endswith("_max"):
+                    totals[name] = max(totals.get(name, -math.inf), float(amount))
+                else:
+                    totals[name] = totals.get(name, 0.0) + float(amount) / divisor
+        totals = self._over_ranks(totals)
+        norm = float(dist_utils.clip_grad_norm_(self.model.parameters(), self.config.max_norm, foreach=True))
+        if not (math.isfinite(totals["loss"]) and math.isfinite(norm)):
+            self.optimizers.zero_grad()
+            raise FloatingPointError(f"loss is {totals['loss']} and the gradient norm {norm}; allowed: finite numbers.")
+        self.optimizers.step()
+        self.optimizers.zero_grad()
+        self.steps += 1
+        return {**totals, "grad_norm": norm}
+
+    def _over_ranks(self, totals: dict[str, float]) -> dict[str, float]:
+        if dist.get_world_size() == 1:
+            return totals
+        parts: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(parts, totals)
+        return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in totals}
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next optimizer step."""
+        return float(self.schedule.schedulers[0].get_last_lr()[0])
+
+    def load_policy(self, policy: Path) -> None:
+        """Take the weights of another version of the same policy; optimizer and schedule stay."""
+        load_weights(self.model, self.adapter, policy)
+
+    def export(self, template: Path, folder: Path) -> None:
+        """Write the weights into `folder` as a Hugging Face checkpoint like `template`."""
+        export_weights(self.model, self.adapter, template, folder)
+
+    def save_state(self, folder: Path) -> None:
+        """Write weights, optimizer and schedule under `folder` by TorchTitan's checkpoint manager."""
+        self.checkpoints.folder = str(folder)
+        self.checkpoints.save(1)  # the run's own versions number the folders; within one there is a single step
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from what `save_state` wrote."""
+        self.checkpoints.folder = str(folder)
+        self.checkpoints.load(1)
+
+
+_scorers: dict[str, Trainer] = {}
+
+
+def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> Trainer:
+    """A model that only scores, kept warm: the frozen reference is the same for all of a run."""
+    key = f"{read_info(policy).digest} {temperature} {config.to_json()}"
+    if key not in _scorers:
+        _scorers.clear()
+        _scorers[key] = Trainer(policy, config, temperature=temperature, schedule_steps=1)
+    return _scorers[key]

@@ -1,0 +1,72 @@
+import pytest
+
+from tasks.environments.blackjack.agent import BlackJackAgent
+from tasks.environments.blackjack.models import BlackJackObservation
+from tasks.environments.blackjack.situations import COLUMNS, ROWS, best_moves, situation
+
+
+def seen(cards: str, total: int, soft: bool, dealer: str, done: bool = False) -> BlackJackObservation:
+    return BlackJackObservation(
+        player_cards=cards.split(),
+        total=total,
+        soft=soft,
+        dealer_card=dealer,
+        legal_actions=[] if done else ["HIT", "STAND"],
+        done=done,
+    )
+
+
+def test_opening_and_follow_up() -> None:
+    agent = BlackJackAgent()
+    system, user = agent.opening(seen("A 7", 18, True, "10"))
+    assert system["role"] == "system" and "HIT or STAND" in system["content"]
+    assert user == {"role": "user", "content": "Cards A 7, soft 18. Dealer 10."}
+    assert agent.follow_up(seen("A 7 K", 18, False, "10")) == [
+        {"role": "user", "content": "Cards A 7 K, hard 18. Dealer 10."}
+    ]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        " ",
+        "hit!",
+        "HIT or STAND",
+        "white",
+        "don't hit, stand",
+        "hit stand",
+        "HIT.",
+        "H",
+        "standing",
+        "hi t",
+        "HITHIT",
+    ],
+)
+def test_an_unclear_reply_is_no_move(reply: str) -> None:
+    assert BlackJackAgent().read(reply, seen("10 5", 15, False, "10")) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "move"), [(" hit\n", "HIT"), ("Stand", "STAND"), ("HIT", "HIT"), ("STAND ", "STAND")]
+)
+def test_a_clear_reply_is_read(reply: str, move: str) -> None:
+    action = BlackJackAgent().read(reply, seen("10 5", 15, False, "10"))
+    assert action is not None and action.move == move
+
+
+def test_only_legal_moves_are_read() -> None:
+    assert BlackJackAgent().read("HIT", seen("10 5 9", 24, False, "10", done=True)) is None
+    only_stand = seen("10 5", 15, False, "10").model_copy(update={"legal_actions": ["STAND"]})
+    assert BlackJackAgent().read("HIT", only_stand) is None
+    assert BlackJackAgent().read("STAND", only_stand) is not None
+
+
+def test_situations_are_the_rows_and_columns_of_the_map() -> None:
+    assert situation(seen("A 7", 18, True, "K")) == ("soft 18", "10")
+    assert situation(seen("8 8", 16, False, "A")) == ("hard 16", "A")
+    assert set(best_moves()) == {(row, column) for row in ROWS for column in COLUMNS}
+    assert best_moves()["hard 16", "10"] == "HIT" and best_moves()["hard 16", "6"] == "STAND"
+    assert best_moves()["soft 18", "9"] == "HIT" and best_moves()["soft 18", "2"] == "STAND"
+    assert {best_moves()[f"hard {t}", c] for t in range(17, 22) for c in COLUMNS} == {"STAND"}
+    assert {best_moves()[f"hard {t}", c] for t in range(4, 12) for c in COLUMNS} == {"HIT"}

@@ -1,0 +1,96 @@
+"""The pictures show what they were given: artists are counted and read back from the figures."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.evaluation import pictures
+
+CHOICES = {
+    ("hard", 16, "10"): (0.9, True),  # agrees
+    ("hard", 12, "2"): (0.1, True),  # stands where the optimum hits
+    ("soft", 18, "A"): (0.6, False),  # hits where the optimum stands
+    ("soft", 20, "5"): (0.0, False),  # agrees
+    ("hard", 13, "6"): (0.5, False),  # an even split is a STAND
+}
+
+
+def frames(panel: Any) -> list[tuple[float, float]]:
+    return [
+        (p.get_x() + p.get_width() / 2, p.get_y() + p.get_height() / 2)
+        for p in panel.patches
+        if p.get_gid() == "disagreement"
+    ]
+
+
+def cells(panel: Any) -> Any:
+    """Red, green, blue and opacity of each situation, from the lowest total and the dealer's 2."""
+    return panel.images[0].get_array()
+
+
+def test_the_heat_map_frames_exactly_the_disagreements() -> None:
+    panels = pictures.choice_heat_map(CHOICES, "a title").axes[:4]
+    by_name = {panel.get_title(): panel for panel in panels}
+    # at (dealer's card after the 2, total above the lowest, which is 4 for hard and 12 for soft hands)
+    assert frames(by_name["policy, hard hands"]) == [pytest.approx((0, 12 - 4))]
+    assert frames(by_name["policy, soft hands"]) == [pytest.approx((9, 18 - 12))]
+    assert frames(by_name["optimum, hard hands"]) == frames(by_name["optimum, soft hands"]) == []
+
+
+def test_the_heat_map_colours_what_was_met_and_leaves_the_rest_grey() -> None:
+    from matplotlib.colors import to_rgb
+
+    panels = {panel.get_title(): panel for panel in pictures.choice_heat_map(CHOICES, "a title").axes[:4]}
+    hard, soft = (cells(panels[f"policy, {kind} hands"]) for kind in ("hard", "soft"))
+    best = cells(panels["optimum, hard hands"])
+    grey = pytest.approx(to_rgb(pictures.NEVER_MET), abs=0.01)
+    assert tuple(soft[20 - 12, 3][:3]) == pytest.approx(to_rgb(pictures.STAND), abs=0.01)
+    assert tuple(best[16 - 4, 8][:3]) == pytest.approx(to_rgb(pictures.HIT), abs=0.01)
+    met = sum(tuple(cell[:3]) != grey for panel in (hard, soft) for row in panel for cell in row)
+    assert met == len(CHOICES)
+
+
+def test_the_learning_curve_shows_points_band_and_labelled_references() -> None:
+    points = [
+        {"version": 0, "games": 0, "expected_reward": -0.4, "expected_reward_ci95": 0.02, "regret": 0.36},
+        {
+            "version": 10,
+            "games": 10_240,
+            "expected_reward": -0.1,
+            "expected_reward_ci95": 0.01,
+            "regret": 0.06,
+        },
+    ]
+    figure = pictures.learning_curve(points, {"optimum": -0.04, "random": -0.4}, "t", [(1024, -0.38)])
+    axes: Any = figure.axes[0]
+    lines = {str(line.get_label()): line for line in axes.lines}
+    assert list(lines["held-out decks, greedy"].get_xydata()[1]) == pytest.approx([10.24, -0.1])
+    assert list(lines["training games, sampled"].get_xydata()[0]) == pytest.approx([1.024, -0.38])
+    band = axes.collections[0].get_paths()[0].get_extents()
+    assert (band.ymin, band.ymax) == pytest.approx((-0.42, -0.09))
+    assert [text.get_text() for text in axes.texts] == ["optimum  \u22120.04", "random  \u22120.40"]
+    assert axes.get_title(loc="left") == "policy 10: \u22120.100 ±0.010, regret 0.060"
+
+
+def test_stage_times_are_stacked() -> None:
+    axes: Any = pictures.stage_times({"rollout": [1.0, 2.0], "train": [3.0, 2.0]}).axes[0]
+    tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
+    assert tops == [1.0, 2.0, 4.0, 4.0]
+    assert sorted(axes.get_legend_handles_labels()[1]) == ["rollout  38%", "train  62%"]
+
+
+def test_saved_pictures_are_png_at_150_dots_an_inch(tmp_path: Path) -> None:
+    figures = {
+        "choices": pictures.choice_heat_map({}, "no game was played"),
+        "curve": pictures.learning_curve([], {}, "nothing was evaluated"),
+        "times": pictures.stage_times({}),
+    }
+    for name, figure in figures.items():
+        path = tmp_path / "pictures" / f"{name}.png"
+        pictures.save(figure, path)
+        data = path.read_bytes()
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        size = struct.unpack(">II", data[16:24])
+        assert size == tuple(round(inches * 150) for inches in figure.get_size_inches())
