@@ -1,1 +1,42 @@
-requirements.txt: pyproject.toml
+# make setup once; make run trains, make test tests. `make help` lists the rest.
+.DEFAULT_GOAL := help
+PYTHON ?= python3.11
+BIN := .venv/bin
+READY := .venv/.ready
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## .venv with the pinned packages
+
+# torch first, whichever build pip finds for this machine; then everything else exactly as pinned. torchvision,
+# torchaudio and torchcodec stay out: beside this torch they fail to import and take transformers with them.
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --no-deps -r requirements.txt
+	$(BIN)/pip install --quiet --no-deps -e .
+	touch $(READY)
+
+run: $(READY) ## train the default policy on BlackJack
+	$(BIN)/pyflyte run workflows/grpo.py grpo
+
+test: $(READY) ## all tests but the slow proofs
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## what CI checks beside the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+ui: $(READY) ## MLflow UI over the runs, http://127.0.0.1:5000
+	$(BIN)/mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}"
+
+# The CPU build of vLLM asks for "torch 2.13.0+cpu"; pyproject.toml tells uv that any build will do.
+lock: $(READY) ## pin requirements.txt anew from pyproject.toml
+	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate --quiet \
+	  --no-emit-package torch --no-emit-package torchvision --no-emit-package torchaudio \
+	  --no-emit-package torchcodec --no-emit-package triton \
+	  | grep -v -E '^(nvidia-|cuda-)' > requirements.txt
+
+.PHONY: help setup run test lint ui lock

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mashumaro.config import BaseConfig
-from mashumaro.exceptions import ExtraKeysError, InvalidFieldValue
 from mashumaro.mixins.json import DataClassJSONMixin
 
 
@@ -29,33 +28,53 @@ class Record(DataClassJSONMixin):
 
     @classmethod
     def __pre_deserialize__(cls, d: dict[Any, Any]) -> dict[Any, Any]:
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        for key in d:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f' (did you mean "{near[0]}"?)' if near else ""
-                raise ValueError(f'config has an unknown key "{key}"{hint}; allowed: {", ".join(known)}.')
+        check_given(cls, d, "")
         return d
+
+
+NUMBERS_AND_WORDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
+
+
+def check_given(record: type, given: Any, path: str) -> None:
+    """Raise ValueError where `given` is not what `record` can be made of: before mashumaro, which wraps every error
+    of a nested record in one that no longer says what was wrong."""
+    require(isinstance(given, dict), path or "config", given, "a JSON object")
+    known = {f.name: f.type for f in fields(record)}
+    for key, value in given.items():
+        name = f"{path}.{key}" if path else str(key)
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f' (did you mean "{near[0]}"?)' if near else ""
+            raise ValueError(f'config has an unknown key "{name}"{hint}; allowed: {", ".join(known)}.')
+        kind = known[key]
+        if isinstance(kind, type) and issubclass(kind, Record):
+            check_given(kind, value, name)
+            kind.from_dict(value)
+        elif kind in NUMBERS_AND_WORDS:
+            fits = isinstance(value, NUMBERS_AND_WORDS[kind]) and not isinstance(value, bool)
+            require(fits, name, value, {int: "a whole number", float: "a number", str: "a word"}[kind])
 
 
 @dataclass(frozen=True)
 class RolloutConfig(Record):
     """How trajectories are sampled."""
 
-    groups: int = 128  # groups an iteration; a group shares one environment seed
-    group_size: int = 8  # trajectories a group
+    groups: int = 512  # groups an iteration; a group shares one environment seed
+    group_size: int = 4  # trajectories a group
     temperature: float = 1.0
     max_tokens: int = 4  # sampled tokens a reply at most
     max_turns: int = 16  # replies a trajectory at most
     invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
-    concurrent_games: int = 512  # games open at once
+    concurrent_games: int = 1024  # games open at once
     kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
     gpu_memory_utilization: float = 0.9  # the share of a GPU that vLLM may take
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         require(self.groups >= 1, "rollout.groups", self.groups, "1 or more")
-        require(self.group_size >= 2, "rollout.group_size", self.group_size, "2 or more, a group of one has no baseline")
+        require(
+            self.group_size >= 2, "rollout.group_size", self.group_size, "2 or more, a group of one has no baseline"
+        )
         require(self.temperature > 0, "rollout.temperature", self.temperature, "more than 0")
         require(self.max_tokens >= 1, "rollout.max_tokens", self.max_tokens, "1 or more")
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
@@ -75,7 +94,7 @@ class AlgorithmConfig(Record):
     """The objective: a clipped ratio against the generator, and a KL to the frozen policy 0."""
 
     clip: float = 0.2  # the ratio counts between 1 - clip and 1 + clip
-    kl_coefficient: float = 0.03
+    kl_coefficient: float = 0.1
     entropy_coefficient: float = 0.0
     max_mismatch: float = 0.02  # mean |trainer - generator| log-probability on a fresh batch beyond which a run stops
 
@@ -104,10 +123,10 @@ class BufferConfig(Record):
 class TrainingConfig(Record):
     """Optimizer steps on one window."""
 
-    epochs: int = 4
+    epochs: int = 2
     minibatch_size: int = 128  # trajectories an optimizer step
-    learning_rate: float = 1e-3
-    warmup_iterations: int = 2
+    learning_rate: float = 5e-4
+    warmup_iterations: int = 4  # over which the learning rate rises
     min_lr_factor: float = 0.1  # the learning rate decays linearly to this share of itself over the whole run
     weight_decay: float = 0.0
     max_norm: float = 1.0  # gradients are scaled to this norm at most
@@ -133,7 +152,7 @@ class EvaluationConfig(Record):
     """Greedy play on decks that training never sees."""
 
     every: int = 10  # iterations between evaluations; the first and the last policy always have one
-    games: int = 4096
+    games: int = 8192
     seed: int = 0  # which held-out decks
 
     def __post_init__(self) -> None:
@@ -149,8 +168,8 @@ class TinyPolicyConfig(Record):
     hidden_size: int = 128
     layers: int = 2
     heads: int = 4
-    cold_start_games: int = 2048  # random games whose replies it learns to imitate
-    cold_start_steps: int = 100
+    cold_start_games: int = 2048  # random games that it learns to imitate
+    cold_start_steps: int = 300
     cold_start_batch: int = 32
     cold_start_learning_rate: float = 2e-3
 
@@ -209,10 +228,3 @@ class Run(Record):
     environment_url: str
     mlflow_run_id: str
     tracking_uri: str
-
-
-def sentence(error: BaseException) -> str:
-    """The one sentence in an error that mashumaro may have wrapped several times."""
-    while isinstance(error, (InvalidFieldValue, ExtraKeysError)) and error.__cause__ is not None:
-        error = error.__cause__
-    return str(error)

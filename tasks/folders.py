@@ -1,6 +1,8 @@
 """Where things of a run lie on disk, and how they come to be there whole or not at all."""
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -32,3 +34,25 @@ def written_whole(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def remove_at_exit(folder: Path) -> None:
+    """Remove `folder` when this process ends; a forked child leaves it alone."""
+    process = os.getpid()
+    atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))
+
+
+@functools.cache
+def use_scratch_folder() -> None:
+    """From now on this process, and what it starts, puts temporary files under `runs/.tmp/`, until it ends.
+
+    What killed processes left there goes too.
+    """
+    home = (RUNS / ".tmp").absolute()
+    for left in home.glob("*"):
+        if not Path(f"/proc/{left.name}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    scratch = home / str(os.getpid())
+    scratch.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+    remove_at_exit(scratch)

@@ -68,12 +68,13 @@ def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
     return pa.Table.from_pylist([vars(t) for t in trajectories], schema=TRAJECTORY)
 
 
-def write_batch(table: pa.Table, folder: Path, policy_version: int) -> Path:
-    """Write `table` under `folder` as one batch, whole or not at all; returns `folder`."""
+def write_batch(table: pa.Table, folder: Path) -> Path:
+    """Write `table`, sampled by one policy version, under `folder`, whole or not at all; returns `folder`."""
+    (policy_version,) = table["policy_version"].unique().to_pylist()
     with written_whole(folder) as unfinished:
         part = unfinished / f"policy_version={policy_version:05d}" / "part-00000.arrow"
         part.parent.mkdir(parents=True)
-        with pa.ipc.new_file(part, table.schema) as writer:
+        with pa.ipc.new_file(part, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
             writer.write_table(table)
     return folder
 

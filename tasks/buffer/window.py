@@ -63,7 +63,5 @@ def take(batches: Sequence[pa.Table], group_ids: Sequence[str]) -> pa.Table:
     """The rows of the chosen groups, groups in the order given, members as they were written."""
     rows = pa.concat_tables(batches)
     place = {group: i for i, group in enumerate(group_ids)}
-    order = sorted(
-        (place[group], i) for i, group in enumerate(rows["group_id"].to_pylist()) if group in place
-    )
+    order = sorted((place[group], i) for i, group in enumerate(rows["group_id"].to_pylist()) if group in place)
     return rows.take([i for _, i in order])

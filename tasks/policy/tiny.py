@@ -49,7 +49,9 @@ def make_weights(config: TinyPolicyConfig, vocabulary: int, end_id: int, pad_id:
     """Write a randomly initialised Qwen3 checkpoint: float32, output head of its own."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     shape = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=config.hidden_size,

@@ -36,7 +36,7 @@ class Engine:
         self.digest = ""
         self.llm = LLM(
             model=str(policy),
-            dtype=config.dtype,
+            dtype=config.dtype,  # pyright: ignore[reportArgumentType]
             seed=0,
             max_num_seqs=1024,
             gpu_memory_utilization=config.gpu_memory_utilization,
@@ -110,7 +110,7 @@ def _set_environment(config: RolloutConfig) -> None:
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: seconds instead of most of a minute
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
-        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",  # policies are local directories
     }.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.environments.catalog import Agent, Games
 from tasks.policy.chat import Chat, Message
-from tasks.rollout.engine import Engine
+from tasks.rollout.engine import Completion, Engine
 
 
 @dataclass
@@ -62,12 +62,13 @@ def play(
         episode.append(chat.opening(episode.messages), sampled=False)
     open_games = list(observations)
     while open_games:
-        completions = engine.sample(
+        completions = _replies(
+            engine,
             [episodes[game].token_ids for game in open_games],
+            [sampling_seed(game, episodes[game].turns) for game in open_games],
             temperature=temperature,
             max_tokens=max_tokens,
             end_id=chat.end_id,
-            seeds=[sampling_seed(game, episodes[game].turns) for game in open_games],
         )
         actions = {}
         for game, completion in zip(open_games, completions, strict=True):
@@ -87,6 +88,7 @@ def play(
         for game, observation in observations.items():
             episode = episodes[game]
             if observation.done:
+                assert observation.reward is not None
                 episode.reward, episode.finish_reason = float(observation.reward), "finished"
             elif episode.turns >= max_turns:
                 episode.finish_reason = "max_turns"
@@ -97,3 +99,15 @@ def play(
                 episode.messages.extend(messages)
                 open_games.append(game)
     return episodes
+
+
+def _replies(
+    engine: Engine, prompts: Sequence[list[int]], seeds: Sequence[int], *, temperature: float, **settings: int
+) -> list[Completion]:
+    """A reply to each prompt. Greedy ones are equal for equal prompts, and games repeat: each is asked once."""
+    if temperature > 0:
+        return engine.sample(prompts, seeds=seeds, temperature=temperature, **settings)
+    unique = list(dict.fromkeys(map(tuple, prompts)))
+    replies = engine.sample(unique, seeds=[0] * len(unique), temperature=temperature, **settings)
+    reply_to = dict(zip(unique, replies, strict=True))
+    return [reply_to[tuple(prompt)] for prompt in prompts]

@@ -17,6 +17,7 @@ LINE_WIDTH = 120  # through a pipe, where there is no width to ask for
 # Rows of the summary: label, key, key of the 95 % half-width, and what the optimum has by definition.
 ROWS = (
     ("expected reward", "expected_reward", "expected_reward_ci95", None),
+    ("  sampled, not greedy", "sampled_expected_reward", None, None),
     ("wins", "win_rate", None, None),
     ("pushes", "push_rate", None, None),
     ("losses", "loss_rate", None, None),
@@ -72,34 +73,40 @@ def evaluation_line(version: int, summary: Mapping[str, float]) -> None:
     _line(Text.assemble(_elapsed(), (name, "bold green"), f"  {'  '.join(parts)}"))
 
 
-def summary_table(
-    before: Mapping[str, float], after: Mapping[str, float], policy: str, ui_command: str
-) -> None:
+def summary_table(before: Mapping[str, float], after: Mapping[str, float], policy: str, ui_command: str) -> None:
     """The table at the end: before, after, the optimum; then where the policy lies and how to see the curves.
 
     `before` and `after` have the keys of ROWS, rates as shares; `after` may also hold the optimum's results,
     as `optimum_expected_reward`, `optimum_win_rate` and so on. A row that neither has is left out.
     """
+    _table({"before": before, "after": after}, after)
+    _line(Text(f"policy  {policy}"))
+    _line(Text(f"curves  {ui_command}"))
+
+
+def evaluation_table(policy: Mapping[str, float], players: Mapping[str, Mapping[str, float]], where: str) -> None:
+    """One evaluation: the policy beside the scripted players on the same decks, and where the rest of it lies."""
+    optimum = {f"optimum_{key}": value for key, value in players["optimum"].items()}
+    others = {name.replace("_", " "): found for name, found in players.items() if name != "optimum"}
+    _table({"policy": policy, **others}, optimum)
+    _line(Text(f"details  {where}"))
+
+
+def _table(columns: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float]) -> None:
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("")
-    for column in ("before", "after", "optimum"):
+    for column in (*columns, "optimum"):
         table.add_column(column, justify="right")
     for label, key, half_width, ideal in ROWS:
-        if key not in before and key not in after:
+        if all(key not in found for found in columns.values()):
             continue
-        optimum = {key: after.get(f"optimum_{key}", ideal)}
-        table.add_row(
-            label,
-            _value(before, key, half_width),
-            Text(_value(after, key, half_width), "bold"),
-            _value({k: v for k, v in optimum.items() if v is not None}, key, None),
-        )
+        best = optimum.get(f"optimum_{key}", ideal)
+        values = [_value(found, key, half_width) for found in columns.values()]
+        table.add_row(label, *values, "-" if best is None else _value({key: best}, key, None))
     console = _console()
     console.print()
     console.print(table)
     console.print()
-    _line(Text(f"policy  {policy}"))
-    _line(Text(f"curves  {ui_command}"))
 
 
 def clock(seconds: float) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "log_metrics",
     "metric_history",
     "open_run",
+    "seconds_since_start",
     "tracking_uri",
 ]
 
@@ -36,9 +37,7 @@ FAILURE_TAG = "failure"
 DROPPED = "health/dropped_non_finite"
 
 
-def open_run(
-    *, uri: str, name: str, token: str, parameters: Mapping[str, object], tags: Mapping[str, str]
-) -> str:
+def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object], tags: Mapping[str, str]) -> str:
     """The id of the training's MLflow run: a new one, or the one an earlier attempt with this token opened.
 
     Parameters are flat, `{"training.epochs": 4}`. MLflow never changes a parameter: where a resumed training
@@ -116,3 +115,8 @@ def _log_parameters(uri: str, run_id: str, parameters: Mapping[str, str]) -> Non
     params = [Param(key, value) for key, value in parameters.items()]
     for start in range(0, len(params), 100):  # as many as MLflow takes at once
         client(uri).log_batch(run_id, params=params[start : start + 100])
+
+
+def seconds_since_start(run: Run) -> float:
+    """Seconds since the run was first opened, pauses between a kill and a resume included."""
+    return time.time() - client(run.tracking_uri).get_run(run.mlflow_run_id).info.start_time / 1000

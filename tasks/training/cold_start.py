@@ -13,17 +13,15 @@ import numpy as np
 
 from tasks.config import TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import EnvironmentKind, get_environment
-from tasks.folders import written_whole
+from tasks.folders import RUNS, written_whole
 from tasks.policy.chat import Chat, Message
-from tasks.policy.checkpoint import PolicyInfo, seal
+from tasks.policy.checkpoint import PolicyInfo, read_info, seal
 from tasks.policy.tiny import make_tokenizer, make_weights
 from tasks.seeds import derived_seed
+from tasks.stages import CACHE_VERSION
 from tasks.training.losses.supervised import supervised_loss
 from tasks.training.packing import Ragged
 from tasks.training.trainer import Trainer
-
-import os
-LM = os.environ.get('LM') == '1'
 
 
 def scripted_conversations(kind: EnvironmentKind, player: str, seeds: Sequence[int]) -> list[list[Message]]:
@@ -44,7 +42,11 @@ def scripted_conversations(kind: EnvironmentKind, player: str, seeds: Sequence[i
 
 
 def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
-    """Conversations as a rollout would have recorded them, every reply counted as sampled."""
+    """Conversations as a rollout would have recorded them; the mask takes in all tokens but the first.
+
+    Imitating the whole of a conversation, not only its replies, teaches a newborn policy to tell cards, totals and
+    the dealer's card apart, which rewards alone teach it slowly.
+    """
     token_ids: list[int] = []
     mask: list[bool] = []
     offsets = [0]
@@ -54,17 +56,21 @@ def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
             if message["role"] != "assistant":
                 continue
             before = messages[start:i]
-            piece = chat.follow_up(messages[: start - 1], messages[start - 1]["content"], before) if start else None
-            piece = chat.opening(before) if piece is None else piece
+            if start:
+                piece = chat.follow_up(messages[: start - 1], messages[start - 1]["content"], before)
+            else:
+                piece = chat.opening(before)
             reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
             token_ids += [*piece, *reply]
-            mask += [LM and (start > 0 or j > 0) for j in range(len(piece))] + [True] * len(reply)
+            mask += [start > 0 or place > 0 for place in range(len(piece))] + [True] * len(reply)
             start = i + 1
         offsets.append(len(token_ids))
     return Ragged(np.array(offsets), np.array(token_ids), np.array(mask, dtype=bool))
 
 
-def make_tiny(target: Path, config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int) -> PolicyInfo:
+def make_tiny(
+    target: Path, config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int
+) -> PolicyInfo:
     """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. The seed fixes it all."""
     kind = get_environment(environment)
     seeds = [derived_seed("cold start", seed, i) for i in range(config.cold_start_games)]
@@ -88,3 +94,14 @@ def make_tiny(target: Path, config: TinyPolicyConfig, training: TrainingConfig, 
             trainer.schedule.step()
         trainer.export(folder, folder)
         return seal(folder, version=0, parent="")
+
+
+def tiny_policy(config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int) -> Path:
+    """The folder of the policy `tiny` for these settings, made once and then found again under `runs/.tiny/`."""
+    key = derived_seed("tiny", config.to_json(), training.to_json(), environment, seed, CACHE_VERSION)
+    folder = (RUNS / ".tiny" / f"{key:016x}").absolute()
+    try:
+        read_info(folder)  # also refuses weights that are not those written
+    except ValueError:
+        make_tiny(folder, config, training, environment, seed)
+    return folder

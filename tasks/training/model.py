@@ -3,6 +3,7 @@
 All sizes come from config.json, none from TorchTitan's list of flavours.
 """
 
+import warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from tasks.policy.checkpoint import check_checkpoint, copy_all_but
-from tasks.training import titan  # first: it tells torchtitan the device  # noqa: I001
+from tasks.training import titan  # first: it tells torchtitan the device
+
 from torchtitan.components.checkpoint import ModelWrapper
-from torchtitan.config import CompileConfig, TrainingConfig as TitanTrainingConfig
+from torchtitan.config import CompileConfig
+from torchtitan.config import TrainingConfig as TitanTrainingConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.models.common import CosSinRoPE, Embedding, Linear
 from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
@@ -34,9 +38,7 @@ _ONES: dict[str, Any] = {"weight": nn.init.ones_}
 def refuse(config: dict[str, Any], key: str, allowed: tuple[object, ...]) -> None:
     """Raise ValueError when config.json asks for something that this ModelSpec would silently leave out."""
     if key in config and config[key] not in allowed:
-        raise ValueError(
-            f"policy has {key} {config[key]} in its config.json; allowed: {', '.join(map(str, allowed))}."
-        )
+        raise ValueError(f"policy has {key} {config[key]} in its config.json; allowed: {', '.join(map(str, allowed))}.")
 
 
 def qwen3_spec(config: dict[str, Any], seq_len: int) -> ModelSpec:
@@ -128,11 +130,11 @@ def build_model(folder: Path, seq_len: int) -> tuple[nn.Module, BaseStateDictAda
     )
     if titan.ON_CPU:
         for module in model.modules():
-            if isinstance(module, torch.distributed.fsdp.FSDPModule):
+            if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no pre-multiplied sum
     model.to_empty(device=titan.titan_utils.device_type)
-    with torch.no_grad():
-        model.init_weights(buffer_device=None)  # the buffers; every weight is replaced below
+    with torch.no_grad(), warnings.catch_warnings(action="ignore", category=UserWarning):
+        model.init_weights(buffer_device=None)  # for the buffers; every weight is replaced below
     adapter = spec.state_dict_adapter(spec.model, None)  # type: ignore[misc]
     load_weights(model, adapter, folder)
     return model, adapter, parallel_dims
@@ -142,7 +144,7 @@ def build_model(folder: Path, seq_len: int) -> tuple[nn.Module, BaseStateDictAda
 def load_weights(model: nn.Module, adapter: BaseStateDictAdapter, folder: Path) -> None:
     """Read the safetensors of `folder` into `model`, each rank its own shard."""
     hf = adapter.to_hf(dict(ModelWrapper(model).state_dict()))
-    dcp.load(hf, storage_reader=adapter.get_hf_storage_reader(str(folder)))
+    dcp.load(hf, storage_reader=adapter.get_hf_storage_reader(str(folder)))  # pyright: ignore[reportPrivateImportUsage]
     model.load_state_dict(adapter.from_hf(hf))
 
 

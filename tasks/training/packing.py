@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 
@@ -18,15 +19,15 @@ import torch
 class Ragged:
     """The token columns of R trajectories as flat arrays; trajectory r is `[offsets_R[r]:offsets_R[r + 1]]`."""
 
-    offsets_R: np.ndarray  # int64 [R + 1]  # noqa: N815
-    token_ids_N: np.ndarray  # int64 [N]  # noqa: N815
-    action_mask_N: np.ndarray  # bool [N], true where the policy sampled  # noqa: N815
+    offsets_R: np.ndarray  # int64 [R + 1]
+    token_ids_N: np.ndarray  # int64 [N]
+    action_mask_N: np.ndarray  # bool [N], true where the policy sampled
 
     def __len__(self) -> int:
         return len(self.offsets_R) - 1
 
     @property
-    def lengths_R(self) -> np.ndarray:  # noqa: N802
+    def lengths_R(self) -> np.ndarray:
         """Tokens of each trajectory."""
         return np.diff(self.offsets_R)
 
@@ -38,7 +39,7 @@ def flat(table: pa.Table, column: str) -> np.ndarray:
 
 def ragged(table: pa.Table) -> Ragged:
     """The token columns of a batch."""
-    lengths = pa.compute.list_value_length(table["token_ids"]).to_numpy()
+    lengths = pc.list_value_length(table["token_ids"]).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
     return Ragged(
         offsets_R=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         token_ids_N=flat(table, "token_ids").astype(np.int64),
@@ -46,14 +47,16 @@ def ragged(table: pa.Table) -> Ragged:
     )
 
 
-def plan_rows(lengths_R: np.ndarray, members: Sequence[int], seq_len: int) -> list[list[int]]:  # noqa: N803
+def plan_rows(lengths_R: np.ndarray, members: Sequence[int], seq_len: int) -> list[list[int]]:
     """Spread trajectories over rows of at most `seq_len` tokens: longest first, each into the first row with room.
 
     Raises ValueError when one is longer than a row.
     """
     longest = max((int(lengths_R[r]) for r in members), default=0)
     if longest > seq_len:
-        raise ValueError(f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens.")
+        raise ValueError(
+            f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
+        )
     rows: list[list[int]] = []
     room: list[int] = []
     for r in sorted(members, key=lambda r: (-lengths_R[r], r)):
@@ -76,18 +79,18 @@ class Rows:
     where its logits stand, `target_K` which token it was, `source_K` its index in the flat columns.
     """
 
-    token_ids_BT: torch.Tensor  # noqa: N815
-    positions_BT: torch.Tensor  # noqa: N815
-    row_K: torch.Tensor  # noqa: N815
-    place_K: torch.Tensor  # noqa: N815
-    target_K: torch.Tensor  # noqa: N815
-    source_K: np.ndarray  # noqa: N815
-    trajectory_K: np.ndarray  # which trajectory each sampled token belongs to  # noqa: N815
+    token_ids_BT: torch.Tensor
+    positions_BT: torch.Tensor
+    row_K: torch.Tensor
+    place_K: torch.Tensor
+    target_K: torch.Tensor
+    source_K: np.ndarray
+    trajectory_K: np.ndarray  # which trajectory each sampled token belongs to
 
 
 def build_rows(data: Ragged, plan: Sequence[Sequence[int]]) -> Rows:
     """Lay out the trajectories of each planned row. The tail behind the last one is a document of its own."""
-    T = max((sum(int(data.lengths_R[r]) for r in row) for row in plan), default=0) or 1  # noqa: N806
+    T = max((sum(int(data.lengths_R[r]) for r in row) for row in plan), default=0) or 1
     token_ids = np.zeros((len(plan), T), dtype=np.int64)
     positions = np.zeros((len(plan), T), dtype=np.int64)
     rows, places, targets, sources, trajectories = [], [], [], [], []

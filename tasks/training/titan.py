@@ -5,6 +5,7 @@ type for "cuda"; setting it to the CPU there, first, is enough. Only `tasks/trai
 """
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
 import torchtitan.tools.utils as titan_utils
 
 if not torch.accelerator.is_available():
     titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
-
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ def _triton_or_placeholder() -> Iterator[None]:
 
 
 with _triton_or_placeholder():
-    import torchtitan.distributed.minimal_async_ep
+    importlib.import_module("torchtitan.distributed.minimal_async_ep")
 from torchtitan.config import CommConfig, ParallelismConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
@@ -67,8 +68,8 @@ class DenseMaskAttention(FlexAttention):
     class Config(FlexAttention.Config):
         pass
 
-    def forward(self, q_BLNH, k_BLNH, v_BLNH, *, attention_masks, scale=None, enable_gqa=False, **kwargs):  # type: ignore[override]  # noqa: N803
-        out_BNLH = torch.nn.functional.scaled_dot_product_attention(  # noqa: N806
+    def forward(self, q_BLNH, k_BLNH, v_BLNH, *, attention_masks, scale=None, enable_gqa=False, **kwargs):  # type: ignore[override]
+        out_BNLH = torch.nn.functional.scaled_dot_product_attention(
             q_BLNH.transpose(1, 2),
             k_BLNH.transpose(1, 2),
             v_BLNH.transpose(1, 2),
@@ -84,14 +85,14 @@ def inner_attention() -> FlexAttention.Config:
     return DenseMaskAttention.Config() if ON_CPU else FlexAttention.Config()
 
 
-def attention_masks(model, positions_BT: torch.Tensor):  # noqa: N803
+def attention_masks(model, positions_BT: torch.Tensor):
     """Which token sees which: causal, and only within one document; a document starts where the position is 0.
 
     TorchTitan's own mask functions, evaluated densely on the CPU and as a BlockMask elsewhere.
     """
     if not ON_CPU:
         return model.get_attention_masks(positions_BT)
-    B, T = positions_BT.shape  # noqa: N806
+    B, T = positions_BT.shape
     b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]
     causal, same_document = get_causal_mask_mod(), get_document_mask_mod(positions_BT)
     none = torch.tensor(0)
@@ -108,7 +109,8 @@ def join_process_group() -> ParallelDims:
             dist_utils.init_distributed(CommConfig(trace_buf_size=0))
         else:  # no launcher: a group of one needs neither a port nor environment variables
             backend = "gloo" if ON_CPU else "nccl"
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
     torch.autograd.set_multithreading_enabled(False)  # as TorchTitan's init_distributed does
     dist_utils.set_spmd_backend(PARALLELISM.spmd_backend)
     return ParallelDims.from_config(PARALLELISM, dist.get_world_size())

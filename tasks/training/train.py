@@ -7,15 +7,53 @@ import math
 import time
 from collections import defaultdict
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.config import AlgorithmConfig
+from tasks.config import AlgorithmConfig, GrpoConfig
+from tasks.folders import written_whole
+from tasks.policy.checkpoint import read_info, seal
 from tasks.training.losses.grpo import grpo_loss
 from tasks.training.packing import Rows, flat, ragged
-from tasks.training.trainer import Trainer
+from tasks.training.trainer import Trainer, resume, retire
+
+
+def next_policy(
+    window: pa.Table,
+    policy: Path,
+    state: Path | None,
+    config: GrpoConfig,
+    *,
+    run_token: str,
+    seed: int,
+    iterations: int,
+    target: Path,
+    target_state: Path,
+) -> dict[str, float]:
+    """Train `policy` on `window`; write the next version to `target` and the trainer's state to `target_state`.
+
+    `state` is what the stage before left, None for the first. Nothing is written when the training fails.
+    """
+    info = read_info(policy)
+    trainer = resume(
+        policy,
+        state,
+        config.training,
+        run_token=run_token,
+        temperature=config.rollout.temperature,
+        iterations=iterations,
+    )
+    metrics = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed)
+    with written_whole(target_state) as folder:
+        trainer.save_state(folder)
+    with written_whole(target) as folder:
+        trainer.export(policy, folder)
+        sealed = seal(folder, info.version + 1, info.digest)
+    retire(trainer, run_token, sealed.digest)
+    return metrics
 
 
 def train_on(
@@ -29,10 +67,10 @@ def train_on(
     """
     started = time.perf_counter()
     config, data = trainer.config, ragged(window)
-    generator_N = flat(window, "logprobs")  # noqa: N806
-    reference_N = flat(window, "reference_logprobs")  # noqa: N806
-    advantages_R = window["advantage"].to_numpy()  # noqa: N806
-    fresh_R = window["policy_version"].to_numpy() == policy_version  # noqa: N806
+    generator_N = flat(window, "logprobs")
+    reference_N = flat(window, "reference_logprobs")
+    advantages_R = window["advantage"].to_numpy()
+    fresh_R = window["policy_version"].to_numpy() == policy_version
 
     def columns(rows: Rows) -> dict[str, torch.Tensor]:
         return {
@@ -66,7 +104,11 @@ def train_on(
 
 
 def mismatch(
-    trainer: Trainer, window: pa.Table, fresh_R: np.ndarray, algorithm: AlgorithmConfig, policy_version: int  # noqa: N803
+    trainer: Trainer,
+    window: pa.Table,
+    fresh_R: np.ndarray,
+    algorithm: AlgorithmConfig,
+    policy_version: int,
 ) -> dict[str, float]:
     """How far the log-probabilities of trainer and generator are apart on trajectories of the present version.
 
@@ -76,8 +118,8 @@ def mismatch(
         return {}
     fresh = window.filter(pa.array(fresh_R))
     data = ragged(fresh)
-    mask_N = data.action_mask_N  # noqa: N806
-    gap_K = (trainer.score(data) - flat(fresh, "logprobs"))[mask_N]  # noqa: N806
+    mask_N = data.action_mask_N
+    gap_K = (trainer.score(data) - flat(fresh, "logprobs"))[mask_N]
     mean = float(np.abs(gap_K).mean())
     if not (math.isfinite(mean) and mean <= algorithm.max_mismatch):
         raise ValueError(

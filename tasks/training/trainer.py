@@ -18,6 +18,7 @@ from tasks.policy.checkpoint import read_info
 from tasks.training.model import build_model, export_weights, load_weights
 from tasks.training.packing import Ragged, Rows, build_rows, plan_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils
+
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 
@@ -55,7 +56,9 @@ class Trainer:
         self.schedule = LRSchedulersContainer.Config(
             warmup_steps=min(config.warmup_iterations, schedule_steps), min_lr_factor=config.min_lr_factor
         ).build(optimizers=self.optimizers, training_steps=schedule_steps)
-        self.checkpoints = CheckpointManager.Config(enable=True, keep_latest_k=0, interval=1).build(
+        self.checkpoints = CheckpointManager.Config(
+            enable=True, keep_latest_k=0, interval=1, initial_load_model_only=False
+        ).build(
             dataloader=None,
             model_parts=[self.model],
             optimizers=self.optimizers,
@@ -75,16 +78,16 @@ class Trainer:
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
-        positions_BT = rows.positions_BT.to(self.device)  # noqa: N806
-        logits_BTV = self.model(  # noqa: N806
+        positions_BT = rows.positions_BT.to(self.device)
+        logits_BTV = self.model(
             rows.token_ids_BT.to(self.device),
             positions=positions_BT,
             attention_masks=attention_masks(self.model, positions_BT),
         )
-        logits_KV = logits_BTV[rows.row_K, rows.place_K].float() / self.temperature  # noqa: N806
-        all_logprobs_KV = torch.log_softmax(logits_KV, dim=-1)  # noqa: N806
-        entropy_K = -(all_logprobs_KV.exp() * all_logprobs_KV).sum(-1)  # noqa: N806
-        logprobs_K = all_logprobs_KV.gather(-1, rows.target_K.to(self.device)[:, None])[:, 0]  # noqa: N806
+        logits_KV = logits_BTV[rows.row_K, rows.place_K].float() / self.temperature
+        all_logprobs_KV = torch.log_softmax(logits_KV, dim=-1)
+        entropy_K = -(all_logprobs_KV.exp() * all_logprobs_KV).sum(-1)
+        logprobs_K = all_logprobs_KV.gather(-1, rows.target_K.to(self.device)[:, None])[:, 0]
         return logprobs_K, entropy_K
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
@@ -98,9 +101,9 @@ class Trainer:
     @torch.no_grad()
     def score(self, data: Ragged) -> np.ndarray:
         """Log-probability of each sampled token under the present weights: float32 [N], 0 where the mask is false."""
-        scores_N = torch.zeros(len(data.token_ids_N))  # noqa: N806
+        scores_N = torch.zeros(len(data.token_ids_N))
         for rows in self._parts(data, range(len(data)), self.config.score_rows):
-            logprobs_K, _ = self._forward(rows)  # noqa: N806
+            logprobs_K, _ = self._forward(rows)
             scores_N[rows.source_K] = logprobs_K.cpu()
         if dist.get_world_size() > 1:
             dist.all_reduce(scores_N)
@@ -119,7 +122,7 @@ class Trainer:
         divisor = float(sum(data.action_mask_N[data.offsets_R[r] : data.offsets_R[r + 1]].sum() for r in members))
         totals: dict[str, float] = {"loss": 0.0}
         for rows in self._parts(data, members, self.config.rows):
-            logprobs_K, entropy_K = self._forward(rows)  # noqa: N806
+            logprobs_K, entropy_K = self._forward(rows)
             further = {name: value.to(self.device) for name, value in columns(rows).items()}
             value, metrics = loss(logprobs_K, entropy_K, divisor=divisor, **further)
             value.backward()
@@ -180,3 +183,29 @@ def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> 
         _scorers.clear()
         _scorers[key] = Trainer(policy, config, temperature=temperature, schedule_steps=1)
     return _scorers[key]
+
+
+_resting: dict[str, Trainer] = {}
+
+
+def resume(
+    policy: Path, state: Path | None, config: TrainingConfig, *, run_token: str, temperature: float, iterations: int
+) -> Trainer:
+    """The trainer that made `policy`, if it rests in this process; else a new one, with `state` when there is one.
+
+    It leaves the shelf: a trainer whose stage fails half-way is never used again.
+    """
+    key = f"{run_token} {read_info(policy).digest}"
+    warm = _resting.pop(key, None)
+    _resting.clear()
+    if warm is not None and state is not None:
+        return warm
+    trainer = Trainer(policy, config, temperature=temperature, schedule_steps=iterations)
+    if state is not None:
+        trainer.load_state(state)
+    return trainer
+
+
+def retire(trainer: Trainer, run_token: str, digest: str) -> None:
+    """Keep `trainer` warm for the stage that goes on from the policy it just wrote."""
+    _resting[f"{run_token} {digest}"] = trainer

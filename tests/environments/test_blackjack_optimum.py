@@ -73,9 +73,7 @@ def stand_value_by_openspiel(cards: list[int], open_card: int) -> float:
     def branches(state: pyspiel.State) -> Counter[int]:
         legal = state.legal_actions()
         counts = Counter(card_value(RANKS[card % 13]) for card in legal)
-        return Counter(
-            {next(c for c in legal if card_value(RANKS[c % 13]) == v): n for v, n in counts.items()}
-        )
+        return Counter({next(c for c in legal if card_value(RANKS[c % 13]) == v): n for v, n in counts.items()})
 
     def value(state: pyspiel.State) -> float:
         if state.is_terminal():

@@ -94,9 +94,7 @@ def test_too_many_sessions_and_a_server_that_is_started_again() -> None:
         games.reset(range(4))
     with server(port):
         # Not a move in a new session, where no game is open.
-        with pytest.raises(
-            ConnectionError, match=f'^environment_url is "{address}": the connection was lost'
-        ):
+        with pytest.raises(ConnectionError, match=f'^environment_url is "{address}": the connection was lost'):
             games.step({0: STAND, 3: STAND})
         assert games.reset(range(6)) == LocalGames().reset(range(6))
     with pytest.raises(ConnectionError, match="nobody answers there; start one with python -m"):
@@ -127,15 +125,11 @@ def test_nobody_answers() -> None:
 
 @pytest.mark.parametrize("address", ["", "localhost:8000", "ws://localhost:8000", "http://"])
 def test_a_url_of_another_form(address: str) -> None:
-    with pytest.raises(
-        ValueError, match=f'^environment_url is "{address}"; it needs the form http://host:port'
-    ):
+    with pytest.raises(ValueError, match=f'^environment_url is "{address}"; it needs the form http://host:port'):
         RemoteGames(address)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--port", "0"], ["--max-sessions", "0"], ["--max-sessions", "99999999"]]
-)
+@pytest.mark.parametrize("arguments", [["--port", "0"], ["--max-sessions", "0"], ["--max-sessions", "99999999"]])
 def test_server_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     from tasks.environments.blackjack.server import main
 

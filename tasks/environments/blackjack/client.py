@@ -87,9 +87,7 @@ class RemoteGames:
                 raise ValueError(f"step names game {index}; {self._open} games are open, counted from 0.")
             # OpenEnv's client would connect again by itself, to a session in which no game is open.
             if not self._sessions[index].is_connected:
-                raise ConnectionError(
-                    f'environment_url is "{self._url}": the connection was lost during a game.'
-                )
+                raise ConnectionError(f'environment_url is "{self._url}": the connection was lost during a game.')
         return dict(zip(actions, self._run(self._step(actions)), strict=True))
 
     def close(self) -> None:

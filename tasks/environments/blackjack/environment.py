@@ -55,9 +55,7 @@ class BlackJackEnvironment(Environment[BlackJackAction, BlackJackObservation, St
         self._dealt = 0
         self._public_state = State()
 
-    def reset(
-        self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
-    ) -> BlackJackObservation:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> BlackJackObservation:
         """Deal a fresh game from the deck of this seed; nothing else is looked at.
 
         Raises ValueError unless the seed is a whole number that is not negative.
@@ -76,14 +74,10 @@ class BlackJackEnvironment(Environment[BlackJackAction, BlackJackObservation, St
         self._deal_what_is_due(self._game)
         return self._observe(self._game)
 
-    def step(
-        self, action: BlackJackAction, timeout_s: float | None = None, **kwargs: Any
-    ) -> BlackJackObservation:
+    def step(self, action: BlackJackAction, timeout_s: float | None = None, **kwargs: Any) -> BlackJackObservation:
         """Make one move. Raises ValueError where no game is open: before a reset, or after the end."""
         if self._game is None or self._game.is_terminal():
-            raise ValueError(
-                f"step was given {action.move} but no game is open; call reset with a seed first."
-            )
+            raise ValueError(f"step was given {action.move} but no game is open; call reset with a seed first.")
         self._game.apply_action(_MOVES[action.move])
         self._public_state.step_count += 1
         self._deal_what_is_due(self._game)

@@ -153,14 +153,10 @@ def _tables() -> _Tables:
         best_HV[of] = np.maximum(hit_HV[of], stand_HV[of])
 
     # Two cards of n and m of the values: n * m ways, halved for a pair, of 52 * 51 / 2; then the open card.
-    ways_H = np.prod(
-        np.where(held_HV == 2, _DECK_V * (_DECK_V - 1) / 2, np.where(held_HV, _DECK_V, 1)), axis=1
-    )
+    ways_H = np.prod(np.where(held_HV == 2, _DECK_V * (_DECK_V - 1) / 2, np.where(held_HV, _DECK_V, 1)), axis=1)
     open_HV = np.where(possible_HV, (_DECK_V - held_HV) / 50, 0.0)
     deal_HV = np.where(cards_H == 2, ways_H / (52 * 51 / 2), 0.0)[:, None] * open_HV
-    return _Tables(
-        hands, index, possible_HV, hard_H, next_HV, draw_HVV, deal_HV, outcome_HVO, stand_HV, hit_HV
-    )
+    return _Tables(hands, index, possible_HV, hard_H, next_HV, draw_HVV, deal_HV, outcome_HVO, stand_HV, hit_HV)
 
 
 def _player_hands() -> list[tuple[int, ...]]:

@@ -29,9 +29,7 @@ def build_app(max_sessions: int) -> FastAPI:
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve until interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.environments.blackjack.server", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tasks.environments.blackjack.server", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (default: %(default)s)")
     parser.add_argument("--max-sessions", type=int, default=2048, help="games at once (default: %(default)s)")
@@ -42,9 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--max-sessions is {given.max_sessions}; allowed: 1 or more.")
     most = allow_many_open_files() - _FILES_BESIDE_SESSIONS
     if given.max_sessions > most:
-        parser.error(
-            f"--max-sessions is {given.max_sessions}; allowed: at most {most}, by the limit on open files."
-        )
+        parser.error(f"--max-sessions is {given.max_sessions}; allowed: at most {most}, by the limit on open files.")
     print(f"BlackJack at http://{given.host}:{given.port}, {given.max_sessions} games at once", flush=True)
     uvicorn.run(
         build_app(given.max_sessions),

@@ -9,12 +9,12 @@ from tasks.config import AlgorithmConfig
 
 
 def grpo_loss(
-    logprobs_K: torch.Tensor,  # noqa: N803
-    entropy_K: torch.Tensor,  # noqa: N803
+    logprobs_K: torch.Tensor,
+    entropy_K: torch.Tensor,
     *,
-    generator_logprobs_K: torch.Tensor,  # noqa: N803
-    reference_logprobs_K: torch.Tensor,  # noqa: N803
-    advantages_K: torch.Tensor,  # noqa: N803
+    generator_logprobs_K: torch.Tensor,
+    reference_logprobs_K: torch.Tensor,
+    advantages_K: torch.Tensor,
     divisor: float,
     config: AlgorithmConfig,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -33,13 +33,13 @@ def grpo_loss(
     All tensors are [K]; `divisor` is the number of sampled tokens of the whole optimizer step, over all its parts and
     ranks. The sums in the metrics are over K, undivided; keys that end in `_max` are maxima.
     """
-    log_ratio_K = logprobs_K - generator_logprobs_K  # noqa: N806
-    ratio_K = log_ratio_K.exp()  # noqa: N806
-    clipped_K = ratio_K.clamp(1 - config.clip, 1 + config.clip)  # noqa: N806
-    gain_K = torch.minimum(ratio_K * advantages_K, clipped_K * advantages_K)  # noqa: N806
-    d_K = reference_logprobs_K - logprobs_K  # noqa: N806
-    k3_K = d_K.exp() - d_K - 1  # noqa: N806
-    loss_K = -gain_K + config.kl_coefficient * k3_K - config.entropy_coefficient * entropy_K  # noqa: N806
+    log_ratio_K = logprobs_K - generator_logprobs_K
+    ratio_K = log_ratio_K.exp()
+    clipped_K = ratio_K.clamp(1 - config.clip, 1 + config.clip)
+    gain_K = torch.minimum(ratio_K * advantages_K, clipped_K * advantages_K)
+    d_K = reference_logprobs_K - logprobs_K
+    k3_K = d_K.exp() - d_K - 1
+    loss_K = -gain_K + config.kl_coefficient * k3_K - config.entropy_coefficient * entropy_K
     with torch.no_grad():
         metrics = {
             "ratio_mean": ratio_K.sum(),

@@ -4,8 +4,8 @@ import torch
 
 
 def supervised_loss(
-    logprobs_K: torch.Tensor,  # noqa: N803
-    entropy_K: torch.Tensor,  # noqa: N803
+    logprobs_K: torch.Tensor,
+    entropy_K: torch.Tensor,
     *,
     divisor: float,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

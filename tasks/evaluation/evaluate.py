@@ -1,0 +1,176 @@
+"""A policy against the exact optimum, on decks that training never sees.
+
+The policy plays greedily; the optimum, random play and always-stand play the very same decks. All numbers are the
+environment's own rewards; a game that an unreadable reply ended is forfeited and counts as lost.
+Axis: E games.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from tasks.config import Record, RolloutConfig
+from tasks.environments.catalog import EnvironmentKind, get_environment
+from tasks.policy.chat import open_chat
+from tasks.policy.checkpoint import read_info
+from tasks.rollout.engine import open_engine
+from tasks.rollout.episodes import Episode, play
+from tasks.rollout.rollout import open_games, waves
+from tasks.seeds import derived_seed, held_out_seeds
+
+FORFEIT = -1.0
+SAMPLED = 2048  # decks at most that are also played at the rollout's temperature
+Z95 = 1.959964  # the normal distribution's two-sided 95 % point
+
+
+@dataclass(frozen=True)
+class Evaluation(Record):
+    """What one evaluation found; shares are from 0 to 1, `_ci95` is half the width of a 95 % interval.
+
+    Example: `Evaluation(policy_version=40, games=4096, expected_reward=-0.048, expected_reward_ci95=0.029, …,
+    regret=0.012, regret_ci95=0.011, invalid_rate=0.0, agreement=0.89, players={"optimum": {…}}, choices=[…])`.
+    """
+
+    policy_version: int
+    games: int
+    expected_reward: float
+    expected_reward_ci95: float
+    win_rate: float
+    win_rate_ci95: float
+    push_rate: float
+    push_rate_ci95: float
+    loss_rate: float
+    loss_rate_ci95: float
+    regret: float  # the optimum's reward less the policy's on the same deck, on average
+    regret_ci95: float
+    invalid_rate: float  # games that an unreadable reply ended
+    agreement: float  # decisions made as the optimum would
+    sampled_expected_reward: float  # the first decks, played at the rollout's temperature
+    players: dict[str, dict[str, float]] = field(default_factory=dict)  # the scripted players on the same decks
+    choices: list[tuple[str, str, int, int]] = field(default_factory=list)  # row, column, decisions, of these HIT
+
+
+def share(values_E: np.ndarray) -> tuple[float, float]:
+    """Mean and half the width of its 95 % interval, by the normal approximation."""
+    return float(values_E.mean()), float(Z95 * values_E.std(ddof=1) / np.sqrt(len(values_E)))
+
+
+def outcome(rewards_E: np.ndarray) -> dict[str, float]:
+    """Expected reward and rates of winning, pushing and losing, each with its interval. A push is not a win."""
+    found: dict[str, float] = {}
+    for name, values in (
+        ("expected_reward", rewards_E),
+        ("win_rate", rewards_E > 0),
+        ("push_rate", rewards_E == 0),
+        ("loss_rate", rewards_E < 0),
+    ):
+        found[name], found[f"{name}_ci95"] = share(np.asarray(values, dtype=np.float64))
+    return found
+
+
+@lru_cache(maxsize=16)
+def scripted_rewards(environment: str, player: str, seed: int, games: int) -> np.ndarray:
+    """Rewards [E] of a scripted player on the held-out decks, in the order of `held_out_seeds`."""
+    kind = get_environment(environment)
+    table, choose = kind.open_local(), kind.players[player]
+    rewards = np.zeros(games)
+    dice = random.Random(derived_seed("scripted evaluation", player, seed))
+    observations = dict(enumerate(table.reset(held_out_seeds(seed, games))))
+    while observations:
+        observations = table.step({game: choose(o, dice) for game, o in observations.items()})
+        for game, o in observations.items():
+            if o.done:
+                assert o.reward is not None
+                rewards[game] = o.reward
+        observations = {game: o for game, o in observations.items() if not o.done}
+    table.close()
+    return rewards
+
+
+def evaluate_policy(
+    policy: Path, rollout: RolloutConfig, *, environment: str, url: str = "", games: int, seed: int
+) -> Evaluation:
+    """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum."""
+    kind = get_environment(environment)
+
+    def rewards(episodes: Sequence[Episode]) -> np.ndarray:
+        return np.array([FORFEIT if e.reward is None else e.reward for e in episodes])
+
+    greedy = _episodes(policy, kind, rollout, url, games, seed, temperature=0.0)
+    sampled = _episodes(policy, kind, rollout, url, min(games, SAMPLED), seed, temperature=rollout.temperature)
+    rewards_E = rewards(greedy)
+    regret, regret_ci95 = share(scripted_rewards(environment, "optimum", seed, games) - rewards_E)
+    decisions = [d for e in greedy for d in e.decisions]
+    return Evaluation(
+        policy_version=read_info(policy).version,
+        games=games,
+        **outcome(rewards_E),
+        regret=regret,
+        regret_ci95=regret_ci95,
+        invalid_rate=float(np.mean([e.reward is None for e in greedy])),
+        agreement=float(np.mean([action is not None and kind.is_optimal(seen, action) for seen, action in decisions])),
+        sampled_expected_reward=float(rewards(sampled).mean()),
+        players={name: outcome(scripted_rewards(environment, name, seed, games)) for name in kind.players},
+        choices=_choices(kind, greedy),
+    )
+
+
+def _episodes(
+    policy: Path, kind: EnvironmentKind, rollout: RolloutConfig, url: str, games: int, seed: int, temperature: float
+) -> list[Episode]:
+    engine, chat, table = open_engine(policy, rollout), open_chat(policy), open_games(kind, url)
+    episodes: list[Episode] = []
+    try:
+        for first, wave in zip(
+            range(0, games, rollout.concurrent_games),
+            waves(held_out_seeds(seed, games), rollout.concurrent_games),
+            strict=True,
+        ):
+            episodes += play(
+                engine,
+                chat,
+                kind.agent,
+                table,
+                wave,
+                temperature=temperature,
+                max_tokens=rollout.max_tokens,
+                max_turns=rollout.max_turns,
+                sampling_seed=lambda game, turn, first=first: derived_seed(
+                    "evaluation reply", seed, first + game, turn
+                ),
+            )
+    finally:
+        table.close()
+    return episodes
+
+
+def _choices(kind: EnvironmentKind, episodes: Sequence[Episode]) -> list[tuple[str, str, int, int]]:
+    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for episode in episodes:
+        for seen, action in episode.decisions:
+            if action is not None:
+                count = counts[kind.situation(seen)]
+                count[0] += 1
+                count[1] += kind.agent.say(action) == "HIT"
+    return [(row, column, met, hits) for (row, column), (met, hits) in sorted(counts.items())]
+
+
+def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """The evaluation as `eval/…` metrics."""
+    skipped = ("policy_version", "players", "choices")
+    return {f"eval/{name}": float(value) for name, value in asdict(evaluation).items() if name not in skipped}
+
+
+def heat_map_cells(kind: EnvironmentKind, evaluation: Evaluation) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
+    """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), as the heat map takes it."""
+    best = kind.best_moves()
+    cells = {}
+    for row, column, met, hits in evaluation.choices:
+        kind_of_hand, total = row.split()
+        cells[kind_of_hand, int(total), column] = (hits / met, best[row, column] == "HIT")
+    return cells

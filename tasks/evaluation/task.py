@@ -1,0 +1,76 @@
+"""Flyte shells of the evaluation and of the report that ends a training."""
+
+import tempfile
+from pathlib import Path
+
+from flytekit import task
+from flytekit.types.directory import FlyteDirectory
+from flytekit.types.file import FlyteFile
+
+from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
+
+
+@task(cache=True, cache_version=CACHE_VERSION)
+def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int) -> FlyteDirectory:
+    """Play held-out decks with `policy`; writes evaluation.json and the heat map."""
+    from tasks.evaluation.report import evaluate_into
+    from tasks.tracking import console, mlflow_run
+
+    with failing_loudly(run):
+        folder = stage_folder(run, "evaluations", version)
+        metrics = evaluate_into(
+            folder,
+            Path(policy.download()),
+            config.rollout,
+            environment=run.environment,
+            url=run.environment_url,
+            games=config.evaluation.games,
+            seed=config.evaluation.seed,
+        )
+        mlflow_run.log_metrics(run, metrics, version)
+        mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
+        console.evaluation_line(version, {name.removeprefix("eval/"): value for name, value in metrics.items()})
+    return FlyteDirectory(str(folder))
+
+
+@task
+def report(
+    run: Run, config: GrpoConfig, evaluations: list[FlyteDirectory], policy: FlyteDirectory, iterations: int
+) -> FlyteFile:
+    """Write summary.json and the pictures, show the table, close the MLflow run; returns the summary."""
+    from tasks.evaluation.report import write_report
+
+    with failing_loudly(run):
+        summary = write_report(
+            run, config, [Path(e.download()) for e in evaluations], Path(policy.download()), iterations
+        )
+    return FlyteFile(str(summary))
+
+
+@task
+def evaluate_once(
+    policy: str, games: int, seed: int, environment: str, environment_url: str, config: RolloutConfig
+) -> FlyteDirectory:
+    """Evaluate a policy that need not belong to a run, and print the table."""
+    from tasks.config import EvaluationConfig, require
+    from tasks.evaluation.report import evaluate_into, read_evaluation, table_columns
+    from tasks.folders import RUNS, use_scratch_folder
+    from tasks.policy.checkpoint import adopt, read_info
+    from tasks.run.prepare import check_task
+    from tasks.tracking import console
+
+    EvaluationConfig(games=games, seed=seed)
+    require(policy != "tiny", "policy", policy, "the directory of a Hugging Face checkpoint")
+    check_task(policy=policy, environment=environment, environment_url=environment_url)
+    use_scratch_folder()
+    source = Path(policy)
+    if not (source / "policy.json").is_file():
+        source = Path(tempfile.mkdtemp()) / "policy"
+        adopt(Path(policy), source)
+    name = f"{read_info(source).digest[:12]}-{games}-{seed}"
+    folder = (RUNS / "evaluations" / name).absolute()
+    evaluate_into(folder, source, config, environment=environment, url=environment_url, games=games, seed=seed)
+    found = read_evaluation(folder)
+    console.evaluation_table(table_columns(found), found.players, str(folder.relative_to(Path.cwd())))
+    return FlyteDirectory(str(folder))

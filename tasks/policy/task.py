@@ -1,0 +1,27 @@
+"""Flyte shell of the stage that brings policy 0 of a run."""
+
+from pathlib import Path
+
+from flytekit import task
+from flytekit.types.directory import FlyteDirectory
+
+from tasks.config import GrpoConfig, Run
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
+
+
+@task(cache=True, cache_version=CACHE_VERSION)
+def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
+    """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint."""
+    from tasks.policy.checkpoint import adopt
+    from tasks.tracking import console
+    from tasks.training.cold_start import tiny_policy
+
+    with failing_loudly(run):
+        if policy == "tiny":
+            console.stage("policy tiny: cold start")
+            source = tiny_policy(config.tiny, config.training, run.environment, run.seed)
+        else:
+            source = Path(policy)
+        folder = stage_folder(run, "policies", 0)
+        adopt(source, folder)
+    return FlyteDirectory(str(folder))

@@ -1,0 +1,25 @@
+"""Flyte shell of the reference scoring."""
+
+from pathlib import Path
+
+from flytekit import task
+from flytekit.types.directory import FlyteDirectory
+
+from tasks.config import GrpoConfig, Run
+from tasks.stages import CACHE_VERSION, failing_loudly, read_metrics, stage_folder, write_metrics
+
+
+@task(cache=True, cache_version=CACHE_VERSION)
+def score_reference(
+    run: Run, config: GrpoConfig, batch: FlyteDirectory, reference: FlyteDirectory, iteration: int
+) -> FlyteDirectory:
+    """Add the log-probabilities of the frozen policy 0."""
+    from tasks.records import read_batch, write_batch
+    from tasks.reference.score import score_batch
+
+    with failing_loudly(run):
+        source = Path(batch.download())
+        scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
+        folder = write_batch(scored, stage_folder(run, "scored", iteration))
+        write_metrics(run, folder, {**read_metrics(source), **metrics}, step=iteration)
+    return FlyteDirectory(str(folder))

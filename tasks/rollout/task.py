@@ -1,0 +1,31 @@
+"""Flyte shell of the rollout."""
+
+import time
+from pathlib import Path
+
+from flytekit import task
+from flytekit.types.directory import FlyteDirectory
+
+from tasks.config import RolloutConfig, Run
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, write_metrics
+
+
+@task(cache=True, cache_version=CACHE_VERSION)
+def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
+    """Sample one batch of trajectories from `policy`."""
+    from tasks.records import write_batch
+    from tasks.rollout.rollout import sample_batch
+
+    with failing_loudly(run):
+        started = time.time()
+        batch, metrics = sample_batch(
+            Path(policy.download()),
+            config,
+            environment=run.environment,
+            url=run.environment_url,
+            run_seed=run.seed,
+            iteration=iteration,
+        )
+        folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
+        write_metrics(run, folder, {**metrics, "time/rollout_started": started}, step=iteration)
+    return FlyteDirectory(str(folder))

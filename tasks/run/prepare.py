@@ -1,0 +1,95 @@
+"""Checks every input of a training before any work, and opens its run: folder, identity, MLflow run."""
+
+import json
+import re
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tasks.config import GrpoConfig, Run, require
+from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
+from tasks.folders import run_folder, written_whole
+from tasks.policy.checkpoint import check_checkpoint
+from tasks.tracking import mlflow_run
+
+
+def check_inputs(
+    *, run_name: str, policy: str, environment: str, environment_url: str, iterations: int, seed: int, lag: int
+) -> None:
+    """Raise ValueError, in one sentence, for an input that a training cannot work with."""
+    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+    require(
+        run_name == "" or re.fullmatch(name, run_name) is not None,
+        "run_name",
+        run_name,
+        "letters, digits, dots, dashes and underscores, at most 64, or nothing for a name made from the date",
+    )
+    require(iterations >= 1, "iterations", iterations, "1 or more")
+    require(0 <= seed < 2**31, "seed", seed, "0 to 2147483647")
+    require(lag in (0, 1), "lag", lag, "0 or 1")
+    check_task(policy=policy, environment=environment, environment_url=environment_url)
+
+
+def check_task(*, policy: str, environment: str, environment_url: str) -> None:
+    """Raise ValueError for a policy or an environment that is not there."""
+    require(environment in ENVIRONMENT_NAMES, "environment", environment, ", ".join(ENVIRONMENT_NAMES))
+    if policy != "tiny":
+        check_checkpoint(Path(policy))
+    if environment_url:
+        games = get_environment(environment).connect(environment_url)
+        try:
+            games.reset([0])
+        finally:
+            games.close()
+
+
+def open_run(inputs: dict[str, object], config: GrpoConfig) -> Run:
+    """The identity of a training: a new one, or that of the run of the same name that it goes on with.
+
+    Raises ValueError when a run of this name was started with other inputs.
+    """
+    name = str(inputs["run_name"]) or f"{inputs['environment']}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    wanted = {**inputs, "run_name": name, "config": config.to_dict()}
+    folder = run_folder(name)
+    record = folder / "run.json"
+    if record.is_file():
+        known = json.loads(record.read_text())
+        for key, value in wanted.items():
+            if known["inputs"].get(key) != value:
+                raise ValueError(
+                    f'run_name is "{name}", a run with another {key}; allowed: the same inputs, to go on with it, '
+                    f"or a new run_name."
+                )
+        token = known["token"]
+    else:
+        token = uuid.uuid4().hex
+    uri = mlflow_run.tracking_uri()
+    run = Run(
+        name=name,
+        token=token,
+        seed=int(str(inputs["seed"])),
+        environment=str(inputs["environment"]),
+        environment_url=str(inputs["environment_url"]),
+        mlflow_run_id=mlflow_run.open_run(
+            uri=uri,
+            name=name,
+            token=token,
+            parameters=_flat(wanted),
+            tags={"grpo.environment": str(inputs["environment"])},
+        ),
+        tracking_uri=uri,
+    )
+    if not record.is_file():
+        with written_whole(folder) as new:
+            (new / "run.json").write_text(json.dumps({"token": token, "inputs": wanted}, indent=1) + "\n")
+    return run
+
+
+def _flat(record: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}." if key != "config" else "")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

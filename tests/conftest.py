@@ -1,0 +1,56 @@
+"""Small policies of one shape, so that a single vLLM engine serves all tests that need one."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+from tasks.config import TinyPolicyConfig, TrainingConfig
+from tasks.policy.checkpoint import seal
+from tasks.policy.tiny import make_weights
+
+# A head has 32 dimensions, the fewest that vLLM's attention takes on a CPU.
+TINY = TinyPolicyConfig(
+    hidden_size=64,
+    layers=1,
+    heads=2,
+    cold_start_games=256,
+    cold_start_steps=60,
+    cold_start_batch=16,
+    cold_start_learning_rate=1e-2,
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Policy 0: most of its replies are HIT or STAND, a few cannot be read."""
+    from tasks.training.cold_start import make_tiny
+
+    folder = tmp_path_factory.mktemp("policies") / "tiny"
+    make_tiny(folder, TINY, TrainingConfig(), "blackjack", seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def newborn(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Makes policies of the same shape with random weights, one a seed; hardly a reply can be read."""
+
+    def make(seed: int) -> Path:
+        folder = tmp_path_factory.mktemp("newborn") / f"seed-{seed}"
+        shutil.copytree(tiny_policy, folder)
+        ids = {"vocabulary": _vocabulary(folder), "end_id": 2, "pad_id": 0}
+        make_weights(TINY, **ids, seed=seed, folder=folder)
+        seal(folder, version=seed, parent="")
+        return folder
+
+    return make
+
+
+def _vocabulary(folder: Path) -> int:
+    from transformers import AutoTokenizer
+
+    return len(AutoTokenizer.from_pretrained(folder))

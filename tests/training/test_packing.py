@@ -1,0 +1,93 @@
+"""Trajectories into rows and back: nothing is lost, cut or shifted."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.training.packing import Ragged, build_rows, flat, plan_rows, ragged
+
+# A: 11 12 13, of which 12 and 13 were sampled. B: 21 22, of which 22 was.
+TWO = Ragged(np.array([0, 3, 5]), np.array([11, 12, 13, 21, 22]), np.array([False, True, True, False, True]))
+
+
+def test_two_trajectories_in_one_row_by_hand() -> None:
+    assert plan_rows(TWO.lengths_R, [0, 1], seq_len=6) == [[0, 1]]
+    rows = build_rows(TWO, [[0, 1]])
+    assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]
+    assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1]]
+    assert rows.row_K.tolist() == [0, 0, 0]
+    assert rows.place_K.tolist() == [0, 1, 3]  # the token before each sampled one
+    assert rows.target_K.tolist() == [12, 13, 22]
+    assert rows.source_K.tolist() == [1, 2, 4]
+    assert rows.trajectory_K.tolist() == [0, 0, 1]
+
+
+def test_two_rows_by_hand() -> None:
+    assert plan_rows(TWO.lengths_R, [1, 0], seq_len=4) == [[0], [1]]  # the longest first
+    rows = build_rows(TWO, [[0], [1]])
+    assert rows.token_ids_BT.tolist() == [[11, 12, 13], [21, 22, 0]]
+    assert rows.positions_BT.tolist() == [[0, 1, 2], [0, 1, 0]]  # what fills the row up is a document of its own
+    assert (rows.row_K.tolist(), rows.place_K.tolist()) == ([0, 0, 1], [0, 1, 0])
+    assert rows.target_K.tolist() == [12, 13, 22]
+
+
+def test_an_empty_row_for_a_rank_without_work() -> None:
+    rows = build_rows(TWO, [[]])
+    assert rows.token_ids_BT.shape == (1, 1)
+    assert len(rows.row_K) == len(rows.source_K) == 0
+
+
+def test_a_trajectory_that_does_not_fit_is_refused_and_never_cut() -> None:
+    assert plan_rows(TWO.lengths_R, [0], seq_len=3) == [[0]]
+    with pytest.raises(ValueError, match=r"^training.seq_len is 2; allowed: at least 3, the longest trajectory's "):
+        plan_rows(TWO.lengths_R, [0, 1], seq_len=2)
+    assert plan_rows(TWO.lengths_R, [1], seq_len=2) == [[1]]  # only members count
+
+
+def test_columns_of_a_table_in_pieces() -> None:
+    table = pa.table(
+        {
+            "token_ids": pa.array([[1], [11, 12, 13], [21, 22]], pa.list_(pa.int32())),
+            "action_mask": [[False], [False, True, True], [False, True]],
+            "logprobs": pa.array([[9.0], [0.0, -1.0, -2.0], [0.0, -3.0]], pa.list_(pa.float32())),
+        }
+    )
+    pieces = pa.concat_tables([table.slice(1, 1), table.slice(2)])
+    data = ragged(pieces)
+    for field in ("offsets_R", "token_ids_N", "action_mask_N"):
+        assert getattr(data, field).tolist() == getattr(TWO, field).tolist()
+    assert flat(pieces, "logprobs").tolist() == [0, -1, -2, 0, -3]
+    assert len(ragged(table.slice(3))) == 0
+
+
+@given(
+    masks=st.lists(st.lists(st.booleans(), max_size=11).map(lambda tail: [False, *tail]), min_size=1, max_size=12),
+    seq_len=st.integers(12, 30),
+    data=st.data(),
+)
+def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.DataObject) -> None:
+    offsets = np.cumsum([0, *map(len, masks)])
+    trajectories = Ragged(offsets, 1 + np.arange(offsets[-1]), np.concatenate([np.array(m) for m in masks]))
+    members = data.draw(st.lists(st.integers(0, len(masks) - 1), unique=True, min_size=1))
+
+    plan = plan_rows(trajectories.lengths_R, members, seq_len)
+    assert sorted(r for row in plan for r in row) == sorted(members)
+    assert all(sum(len(masks[r]) for r in row) <= seq_len for row in plan)
+
+    rows = build_rows(trajectories, plan)
+    tokens, positions = rows.token_ids_BT.numpy(), rows.positions_BT.numpy()
+    assert tokens.shape[1] <= seq_len
+    for b, row in enumerate(plan):
+        whole = [token for r in row for token in 1 + np.arange(offsets[r], offsets[r + 1])]
+        assert tokens[b].tolist() == whole + [0] * (tokens.shape[1] - len(whole))
+        starts = np.flatnonzero(positions[b] == 0)[: len(row)]
+        assert starts.tolist() == np.cumsum([0, *(len(masks[r]) for r in row)])[:-1].tolist()
+    sampled = {(r, int(offsets[r]) + t) for r in members for t in np.flatnonzero(masks[r])}
+    assert set(zip(rows.trajectory_K.tolist(), rows.source_K.tolist(), strict=True)) == sampled
+    assert len(rows.source_K) == len(sampled)
+    row, place = rows.row_K.numpy(), rows.place_K.numpy()
+    assert (tokens[row, place + 1] == rows.target_K.numpy()).all()
+    assert (rows.target_K.numpy() == trajectories.token_ids_N[rows.source_K]).all()
+    assert (positions[row, place + 1] == positions[row, place] + 1).all()  # of the same trajectory
