@@ -176,10 +176,10 @@ class TinyPolicyConfig(Record):
     def __post_init__(self) -> None:
         require(self.heads >= 1, "tiny.heads", self.heads, "1 or more")
         require(
-            self.hidden_size >= 16 and self.hidden_size % (2 * self.heads) == 0,
+            self.hidden_size > 0 and self.hidden_size % (32 * self.heads) == 0,  # what vLLM's attention takes on a CPU
             "tiny.hidden_size",
             self.hidden_size,
-            f"16 or more, a multiple of twice tiny.heads ({2 * self.heads})",
+            f"a multiple of 32 x tiny.heads ({32 * self.heads})",
         )
         require(self.layers >= 1, "tiny.layers", self.layers, "1 or more")
         require(self.cold_start_games >= 64, "tiny.cold_start_games", self.cold_start_games, "64 or more")

@@ -11,6 +11,7 @@ from tasks.folders import run_folder, use_scratch_folder
 from tasks.tracking import console, mlflow_run
 
 CACHE_VERSION = "1"  # changes when a stage gives other results for the same inputs
+STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 
 
@@ -32,10 +33,13 @@ def failing_loudly(run: Run) -> Iterator[None]:
         raise
 
 
-def write_metrics(run: Run, folder: Path, metrics: Mapping[str, float], step: int) -> None:
-    """Log a stage's metrics at the policy version `step`, and leave them beside its result for later stages."""
+def write_metrics(
+    run: Run, folder: Path, metrics: Mapping[str, float], step: int, carried: Mapping[str, float] | None = None
+) -> None:
+    """Log a stage's metrics at the policy version `step`; leave them, and those `carried` from the stages before,
+    beside its result for the stages after."""
     mlflow_run.log_metrics(run, metrics, step)
-    (folder / METRICS).write_text(json.dumps(metrics, indent=1) + "\n")
+    (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
 
 
 def read_metrics(folder: Path) -> dict[str, float]:

@@ -1,17 +1,19 @@
 """Small policies of one shape, so that a single vLLM engine serves all tests that need one."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+from hypothesis import settings
 
 from tasks.config import TinyPolicyConfig, TrainingConfig
 from tasks.policy.checkpoint import seal
 from tasks.policy.tiny import make_weights
+
+# The same examples every time; how long one takes says nothing, for the first may import torch.
+settings.register_profile("tests", deadline=None, derandomize=True)
+settings.load_profile("tests")
 
 # A head has 32 dimensions, the fewest that vLLM's attention takes on a CPU.
 TINY = TinyPolicyConfig(
@@ -54,3 +56,9 @@ def _vocabulary(folder: Path) -> int:
     from transformers import AutoTokenizer
 
     return len(AutoTokenizer.from_pretrained(folder))
+
+
+@pytest.fixture(scope="session")
+def newborn_policy(newborn: Callable[[int], Path]) -> Path:
+    """A policy with random weights: its gradients are large."""
+    return newborn(1)

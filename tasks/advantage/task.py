@@ -19,5 +19,5 @@ def compute_advantages(run: Run, batch: FlyteDirectory, iteration: int) -> Flyte
         source = Path(batch.download())
         complete, metrics = add_advantages(read_batch(source))
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))
-        write_metrics(run, folder, {**read_metrics(source), **metrics}, step=iteration)
+        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
     return FlyteDirectory(str(folder))

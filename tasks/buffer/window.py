@@ -64,4 +64,4 @@ def take(batches: Sequence[pa.Table], group_ids: Sequence[str]) -> pa.Table:
     rows = pa.concat_tables(batches)
     place = {group: i for i, group in enumerate(group_ids)}
     order = sorted((place[group], i) for i, group in enumerate(rows["group_id"].to_pylist()) if group in place)
-    return rows.take([i for _, i in order])
+    return rows.take(pa.array([i for _, i in order], type=pa.int64()))

@@ -21,5 +21,5 @@ def score_reference(
         source = Path(batch.download())
         scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
         folder = write_batch(scored, stage_folder(run, "scored", iteration))
-        write_metrics(run, folder, {**read_metrics(source), **metrics}, step=iteration)
+        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
     return FlyteDirectory(str(folder))

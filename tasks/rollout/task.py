@@ -7,7 +7,7 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import RolloutConfig, Run
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, write_metrics
 
 
 @task(cache=True, cache_version=CACHE_VERSION)
@@ -27,5 +27,5 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
             iteration=iteration,
         )
         folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
-        write_metrics(run, folder, {**metrics, "time/rollout_started": started}, step=iteration)
+        write_metrics(run, folder, metrics, step=iteration, carried={STARTED: started})
     return FlyteDirectory(str(folder))

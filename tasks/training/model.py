@@ -48,7 +48,7 @@ def qwen3_spec(config: dict[str, Any], seq_len: int) -> ModelSpec:
     refuse(config, "hidden_act", ("silu",))
     refuse(config, "quantization_config", (None,))
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    refuse({"rope_type": rope.get("rope_type", "default")}, "rope_type", ("default",))
+    refuse({"rope_type": rope.get("rope_type", rope.get("type", "default"))}, "rope_type", ("default",))
     dim, n_heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim") or dim // n_heads
     eps = config["rms_norm_eps"]

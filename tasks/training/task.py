@@ -9,7 +9,15 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.buffer.task import Window
 from tasks.config import GrpoConfig, Run
-from tasks.stages import CACHE_VERSION, failing_loudly, read_metrics, show_iteration, stage_folder, write_metrics
+from tasks.stages import (
+    CACHE_VERSION,
+    STARTED,
+    failing_loudly,
+    read_metrics,
+    show_iteration,
+    stage_folder,
+    write_metrics,
+)
 
 
 class Trained(NamedTuple):
@@ -50,7 +58,7 @@ def train(
             target_state=new_state,
         )
         sampled = read_metrics(folders[-1])
-        started = sampled.pop("time/rollout_started")
+        started = sampled.pop(STARTED)
         worked = sampled["time/rollout_s"] + sampled["time/reference_s"] + metrics["time/train_s"]
         metrics["time/iteration_s"] = time.time() - started
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked

@@ -25,6 +25,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied embeddings": {"tie_word_embeddings": True},
     "three layers, other base and epsilon": {
         "num_hidden_layers": 3,
+        "layer_types": None,
         "rms_norm_eps": 1e-3,
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
     },
@@ -129,9 +130,7 @@ def test_an_export_of_what_was_not_trained_is_the_same_files(
     assert ("lm_head.weight" in load_file(target / "model.safetensors")) == (shape != "tied embeddings")
 
 
-def test_an_export_opens_with_transformers_and_holds_what_was_trained(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_an_export_opens_with_transformers_and_holds_what_was_trained(checkpoint: Checkpoint, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source, target, data = checkpoint({"tie_word_embeddings": True}), tmp_path / "target", some_trajectories()

@@ -1,0 +1,170 @@
+"""Optimizer steps, the schedule, and a training that goes on where it was."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.config import TrainingConfig
+from tasks.training.losses.supervised import supervised_loss
+from tasks.training.packing import Ragged
+from tasks.training.trainer import Trainer
+
+LENGTHS = (1 + 1, 9 + 1, 5, 7)  # the first two are of 1 and of 9 sampled tokens
+CONFIG = TrainingConfig(learning_rate=1e-2, warmup_iterations=0)
+
+
+def trajectories() -> Ragged:
+    offsets = np.cumsum([0, *LENGTHS])
+    mask = np.ones(offsets[-1], dtype=bool)
+    mask[offsets[:-1]] = False
+    return Ragged(offsets, np.random.default_rng(0).integers(3, 300, offsets[-1]), mask)
+
+
+def trainer(policy: Path, *, schedule_steps: int = 10, **changes: float) -> Trainer:
+    config = TrainingConfig(**{**CONFIG.to_dict(), **changes})
+    return Trainer(policy, config, temperature=1.0, schedule_steps=schedule_steps)
+
+
+def imitate(of: Trainer, members: list[int]) -> dict[str, float]:
+    return of.step(trajectories(), members, supervised_loss, lambda rows: {})
+
+
+def weights(of: Trainer) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().full_tensor().clone() for name, weight in of.model.named_parameters()}
+
+
+def the_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def gradient_that_the_optimizer_sees(of: Trainer) -> list[torch.Tensor]:
+    seen: list[torch.Tensor] = []
+    (optimizer,) = of.optimizers.optimizers
+
+    def look(*_: object) -> None:
+        seen.clear()
+        seen.extend(w.grad.full_tensor().clone().flatten() for w in of.model.parameters() if w.grad is not None)
+
+    optimizer.register_step_pre_hook(look)
+    return seen
+
+
+def test_a_gradient_above_the_limit_is_scaled_to_it(newborn_policy: Path) -> None:
+    free, held = trainer(newborn_policy, max_norm=1e6), trainer(newborn_policy, max_norm=0.25)
+    free_gradient, held_gradient = gradient_that_the_optimizer_sees(free), gradient_that_the_optimizer_sees(held)
+    reported = imitate(free, [0, 1])["grad_norm"]
+    assert imitate(held, [0, 1])["grad_norm"] == reported  # before clipping
+    assert reported > 0.5
+    whole, scaled = torch.cat(free_gradient), torch.cat(held_gradient)
+    assert float(whole.norm()) == pytest.approx(reported, rel=1e-5)
+    assert float(scaled.norm()) == pytest.approx(0.25, rel=1e-4)
+    torch.testing.assert_close(scaled, whole * (0.25 / reported), rtol=1e-4, atol=1e-8)
+
+
+def test_a_step_in_parts_has_the_gradient_of_a_step_at_once(newborn_policy: Path) -> None:
+    at_once, in_parts = trainer(newborn_policy, max_norm=1e6), trainer(newborn_policy, max_norm=1e6, rows=1, seq_len=16)
+    one, other = gradient_that_the_optimizer_sees(at_once), gradient_that_the_optimizer_sees(in_parts)
+    # Trajectories of 1 and 9 sampled tokens and 2 of 4 and 6: in rows of at most 16 tokens, a row a part.
+    first, second = imitate(at_once, [0, 1, 2, 3]), imitate(in_parts, [0, 1, 2, 3])
+    assert first == pytest.approx(second, rel=1e-5)
+    torch.testing.assert_close(torch.cat(one), torch.cat(other), rtol=1e-4, atol=1e-7)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_all_its_sampled_tokens(newborn_policy: Path) -> None:
+    scores = trainer(newborn_policy).score(trajectories())
+    assert imitate(trainer(newborn_policy), [0, 1])["loss"] == pytest.approx(-scores[:12].sum() / 10, rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_leaves_no_trace(tiny_policy: Path) -> None:
+    spoilt, clean = trainer(tiny_policy), trainer(tiny_policy)
+    imitate(spoilt, [2])
+    imitate(clean, [2])
+
+    def broken(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, *, divisor: float):
+        return logprobs_K.sum() * math.nan, {}
+
+    def steep(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, *, divisor: float):
+        return (logprobs_K - logprobs_K.detach()).abs().sqrt().sum(), {}  # 0, with an infinite slope
+
+    with pytest.raises(FloatingPointError, match="loss is nan"):
+        spoilt.step(trajectories(), [0, 1], broken, lambda rows: {})
+    with pytest.raises(FloatingPointError, match="loss is 0.0 and the gradient norm nan; allowed: finite numbers"):
+        spoilt.step(trajectories(), [0, 1], steep, lambda rows: {})
+    assert the_same(weights(spoilt), weights(clean))
+    assert spoilt.steps == 1
+    imitate(spoilt, [3])
+    imitate(clean, [3])
+    assert the_same(weights(spoilt), weights(clean))  # nor did the optimizer take anything in
+
+
+def test_the_same_steps_give_the_same_weights_to_the_last_bit(tiny_policy: Path) -> None:
+    first, second, other = (trainer(tiny_policy) for _ in range(3))
+    for members in ([0, 1], [2, 3], [1]):
+        imitate(first, members)
+        imitate(second, members)
+        imitate(other, members[:1])
+    assert the_same(weights(first), weights(second))
+    assert not the_same(weights(first), weights(other))
+
+
+def test_a_loaded_state_goes_on_as_if_nothing_had_happened(tiny_policy: Path, tmp_path: Path) -> None:
+    before = trainer(tiny_policy, warmup_iterations=3)
+    for members in ([0, 1], [2, 3]):
+        imitate(before, members)
+        before.schedule.step()
+    before.save_state(tmp_path / "state")
+    at_the_save = weights(before)
+
+    after = trainer(tiny_policy, warmup_iterations=3)
+    after.load_state(tmp_path / "state")
+    assert the_same(weights(after), at_the_save)
+    assert (after.steps, after.learning_rate) == (2, before.learning_rate)
+    for one in (before, after):
+        imitate(one, [0, 3])
+        one.schedule.step()
+        imitate(one, [1])
+    assert the_same(weights(after), weights(before))
+    assert not the_same(weights(after), at_the_save)
+
+
+def test_a_policy_without_its_state_would_not_go_on_the_same(tiny_policy: Path, tmp_path: Path) -> None:
+    # What the state holds beside the weights matters: Adam's moments.
+    before = trainer(tiny_policy)
+    imitate(before, [0, 1])
+    exported = tmp_path / "policy"
+    exported.mkdir()
+    before.export(tiny_policy, exported)
+    without = trainer(exported)
+    assert the_same(weights(without), weights(before))
+    for one in (before, without):
+        imitate(one, [2])
+    assert not the_same(weights(without), weights(before))
+
+
+def test_the_learning_rate_follows_the_run_and_not_the_optimizer_steps(tiny_policy: Path) -> None:
+    run = trainer(tiny_policy, schedule_steps=5, learning_rate=0.1, warmup_iterations=2, min_lr_factor=0.1)
+    rates = []
+    for iteration in range(5):
+        for _ in range(iteration):
+            imitate(run, [0])
+        rates.append(run.learning_rate)
+        run.schedule.step()
+    # two warm up, one stays; of the three steps down from 1 to 0.1 the last would be the sixth iteration's
+    assert rates == pytest.approx([0.05, 0.1, 0.1, 0.07, 0.04])
+
+
+def test_more_warmup_than_iterations(tiny_policy: Path) -> None:
+    run = trainer(tiny_policy, schedule_steps=1, learning_rate=0.1, warmup_iterations=2)
+    assert run.learning_rate == pytest.approx(0.1)
+
+
+def test_the_temperature_divides_the_logits(tiny_policy: Path) -> None:
+    cold = Trainer(tiny_policy, CONFIG, temperature=1e-3, schedule_steps=1).score(trajectories())
+    hot = Trainer(tiny_policy, CONFIG, temperature=1e6, schedule_steps=1).score(trajectories())
+    mask = trajectories().action_mask_N
+    vocabulary = weights(trainer(tiny_policy))["lm_head.weight"].shape[0]
+    assert hot[mask] == pytest.approx(-math.log(vocabulary), abs=1e-4)  # every token as likely as any other
+    assert np.median(cold[mask]) < -100

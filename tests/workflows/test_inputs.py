@@ -1,0 +1,90 @@
+"""What `pyflyte run` says of its inputs: all of them in its help, and one sentence where one is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from flytekit.clis.sdk_in_container import pyflyte
+
+ROOT = Path(__file__).parents[2]
+
+
+def pyflyte_run(*arguments: str) -> Result:
+    return CliRunner().invoke(pyflyte.main, ["run", str(ROOT / "workflows/grpo.py"), "grpo", *arguments])
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    return tmp_path
+
+
+def checkpoint(folder: Path, *, model_type: str = "qwen3", tokenizer: bool = True) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if tokenizer:
+        (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def test_help_explains_every_input():
+    shown = pyflyte_run("--help").output
+    for name in (
+        "run_name",
+        "policy",
+        "environment",
+        "environment_url",
+        "iterations",
+        "seed",
+        "lag",
+        "config",
+    ):
+        assert f"--{name}" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack.'),
+        (["--iterations", "0"], "iterations is 0; allowed: 1 or more."),
+        (["--lag", "2"], "lag is 2; allowed: 0 or 1."),
+        (["--run_name", "a/b"], 'run_name is "a/b"; allowed: letters, digits,'),
+        (["--policy", "nowhere"], 'policy is "nowhere", which is no directory; allowed: "tiny" or a directory'),
+        (["--config", '{"rollot": {}}'], 'config has an unknown key "rollot" (did you mean "rollout"?); allowed: '),
+        (
+            ["--config", '{"rollout": {"group_sise": 3}}'],
+            'config has an unknown key "rollout.group_sise" (did you mean "group_size"?); allowed: ',
+        ),
+        (["--config", '{"rollout": {"group_size": 1}}'], "rollout.group_size is 1; allowed: 2 or more"),
+        (["--config", '{"training": {"learning_rate": "hot"}}'], 'training.learning_rate is "hot"; allowed: a number.'),
+        (["--config", '{"training": {"epochs": 1.5}}'], "training.epochs is 1.5; allowed: a whole number."),
+        (["--config", '{"rollout": 3}'], "rollout is 3; allowed: a JSON object."),
+        (
+            ["--environment_url", "http://127.0.0.1:9"],
+            'environment_url is "http://127.0.0.1:9": nobody answers there; start one with',
+        ),
+        (["--environment_url", "ftp://here"], 'environment_url is "ftp://here"'),
+    ],
+)
+def test_a_bad_input_ends_with_one_sentence_and_leaves_nothing(arguments: list[str], sentence: str, home: Path):
+    done = pyflyte_run(*arguments)
+    last = (done.output + done.stderr).strip().splitlines()[-1]
+    assert done.exit_code != 0
+    assert sentence in last
+    assert not (home / "runs").exists()
+
+
+def test_policy_directories_that_cannot_be_trained_are_refused(home: Path):
+    for folder, sentence in (
+        (checkpoint(home / "llama", model_type="llama"), "of architecture llama; allowed:"),
+        (checkpoint(home / "mute", tokenizer=False), "which has no tokenizer.json; allowed:"),
+        (checkpoint(home / "no-chat"), "whose tokenizer has no chat template; allowed:"),
+    ):
+        done = pyflyte_run("--policy", str(folder))
+        last = (done.output + done.stderr).strip().splitlines()[-1]
+        assert done.exit_code != 0
+        assert sentence in last
+        assert str(folder) in last
+        assert not (home / "runs").exists()
