@@ -128,6 +128,9 @@ class TrainingConfig(Record):
     learning_rate: float = 5e-4
     warmup_iterations: int = 4  # over which the learning rate rises
     min_lr_factor: float = 0.1  # the learning rate decays linearly to this share of itself over the whole run
+    adam_epsilon: float = (
+        1e-5  # large, so that tokens that are never sampled do not drift: see tasks/training/trainer.py
+    )
     weight_decay: float = 0.0
     max_norm: float = 1.0  # gradients are scaled to this norm at most
     seq_len: int = 256  # tokens a packed row
@@ -140,6 +143,7 @@ class TrainingConfig(Record):
         require(self.learning_rate > 0, "training.learning_rate", self.learning_rate, "more than 0")
         require(self.warmup_iterations >= 0, "training.warmup_iterations", self.warmup_iterations, "0 or more")
         require(0 <= self.min_lr_factor <= 1, "training.min_lr_factor", self.min_lr_factor, "0 to 1")
+        require(self.adam_epsilon > 0, "training.adam_epsilon", self.adam_epsilon, "more than 0")
         require(self.weight_decay >= 0, "training.weight_decay", self.weight_decay, "0 or more")
         require(self.max_norm > 0, "training.max_norm", self.max_norm, "more than 0")
         require(self.seq_len >= 16, "training.seq_len", self.seq_len, "16 or more")

@@ -39,7 +39,7 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def newborn(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Makes policies of the same shape with random weights, one a seed; hardly a reply can be read."""
+    """Makes policies of the same shape with random weights; the seed is also the version. No reply can be read."""
 
     def make(seed: int) -> Path:
         folder = tmp_path_factory.mktemp("newborn") / f"seed-{seed}"

@@ -4,8 +4,8 @@ A conversation is tokenised piece by piece and never again: the opening once, ea
 each follow-up as the tokens that the template puts between a reply and the next one.
 """
 
+import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,15 @@ class Chat:
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
 
-@lru_cache(maxsize=2)
+_open: dict[str, Chat] = {}
+
+
 def open_chat(folder: Path) -> Chat:
-    """The chat of a policy directory, opened once."""
-    return Chat(folder)
+    """The chat of a policy directory, kept open: the versions of a run share one tokenizer, and all it has rendered."""
+    files = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    content = b"".join((folder / name).read_bytes() for name in files if (folder / name).is_file())
+    key = hashlib.sha256(content).hexdigest()
+    if key not in _open:
+        _open.clear()
+        _open[key] = Chat(folder)
+    return _open[key]

@@ -7,7 +7,7 @@ vllm.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Engine:
         from vllm import LLM
 
         self.digest = ""
+        self.tied = bool(json.loads((policy / "config.json").read_text()).get("tie_word_embeddings", False))
         self.llm = LLM(
             model=str(policy),
             dtype=config.dtype,  # pyright: ignore[reportArgumentType]
@@ -43,7 +44,10 @@ class Engine:
             enforce_eager=True,
             disable_log_stats=True,
             use_tqdm_on_load=False,
+            # Groups share their first prompt, all games its beginning; only whole blocks are shared, and a CPU's default
+            # block of 128 tokens is longer than a game.
             enable_prefix_caching=True,
+            block_size=32,
             # A prompt in two chunks is sampled from twice and its generator set back, which a CPU generator cannot do.
             enable_chunked_prefill=torch.accelerator.is_available(),
             # What the ratio divides by: after the temperature, not before.
@@ -56,7 +60,9 @@ class Engine:
         """Take the weights of `policy`, unless it has them."""
         if digest == self.digest:
             return
-        if self.digest:
+        if self.tied:  # also the first time: vLLM found no output head of its own
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _untied(policy)})
+        elif self.digest:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(policy)})
         self.llm.reset_prefix_cache()
         self.digest = digest
@@ -94,6 +100,18 @@ class Engine:
             use_tqdm=False,
         )
         return [_completion(output.outputs[0]) for output in outputs]
+
+
+def _untied(policy: Path) -> Iterator[tuple[str, Any]]:
+    """All weights of a checkpoint by name, the embeddings once more as the output head."""
+    from safetensors.torch import load_file
+
+    for path in sorted(policy.glob("*.safetensors")):
+        for name, weight in load_file(path).items():
+            if name != "lm_head.weight":
+                yield name, weight
+            if name == "model.embed_tokens.weight":
+                yield "lm_head.weight", weight
 
 
 def _completion(output: Any) -> Completion:

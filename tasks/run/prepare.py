@@ -62,6 +62,7 @@ def open_run(inputs: dict[str, object], config: GrpoConfig) -> Run:
                 )
         token = known["token"]
     else:
+        require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
         token = uuid.uuid4().hex
     uri = mlflow_run.tracking_uri()
     run = Run(

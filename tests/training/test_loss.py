@@ -68,6 +68,14 @@ def test_the_kl_by_hand() -> None:
     assert loss_and_gradient(0.5, 0.5, 0.0, config, reference=0.5)[2]["kl"].item() == 0
 
 
+def test_the_kl_counts_a_token_as_often_as_it_would_be_sampled_now() -> None:
+    # Ratio 0.25 / 0.5 = 0.5, held fixed: half of 0.306853, and half the slope of -1.
+    loss, slope, metrics = loss_and_gradient(0.25, 0.5, 0.0, AlgorithmConfig(kl_coefficient=0.1), reference=0.5)
+    assert metrics["kl"].item() == pytest.approx(0.153426, abs=1e-6)
+    assert loss == pytest.approx(0.0153426, abs=1e-7)
+    assert slope == pytest.approx(-0.05)
+
+
 def test_entropy_is_rewarded() -> None:
     loss, _, metrics = loss_and_gradient(0.5, 0.5, 0.0, AlgorithmConfig(kl_coefficient=0, entropy_coefficient=0.1))
     assert loss == pytest.approx(-0.07)

@@ -61,7 +61,8 @@ def window(policy: Path, versions: Sequence[int] = (0,) * 8, shift: float = 0.0,
 
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:
-    return [weight.detach().full_tensor().clone() for weight in trainer.model.parameters()]
+    held = trainer.model.state_dict().values()  # which, unlike parameters(), also gathers after a mere forward
+    return [weight.full_tensor().clone() if hasattr(weight, "full_tensor") else weight.clone() for weight in held]
 
 
 def unchanged(trainer: Trainer, before: list[torch.Tensor]) -> bool:

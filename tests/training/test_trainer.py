@@ -91,7 +91,7 @@ def test_a_loss_that_is_not_finite_leaves_no_trace(tiny_policy: Path) -> None:
 
     with pytest.raises(FloatingPointError, match="loss is nan"):
         spoilt.step(trajectories(), [0, 1], broken, lambda rows: {})
-    with pytest.raises(FloatingPointError, match="loss is 0.0 and the gradient norm nan; allowed: finite numbers"):
+    with pytest.raises(FloatingPointError, match=r"loss is 0.0 and the gradient norm nan; allowed: finite numbers"):
         spoilt.step(trajectories(), [0, 1], steep, lambda rows: {})
     assert the_same(weights(spoilt), weights(clean))
     assert spoilt.steps == 1

@@ -1,0 +1,144 @@
+"""vLLM against TorchTitan on the same tokens, over weight updates in place."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.config import RolloutConfig, TrainingConfig
+from tasks.policy.chat import open_chat
+from tasks.policy.checkpoint import read_info, seal
+from tasks.rollout.engine import Completion, Engine, open_engine
+from tasks.training.losses.supervised import supervised_loss
+from tasks.training.packing import Ragged
+from tasks.training.trainer import Trainer
+
+CONFIG = RolloutConfig()
+TRAINING = TrainingConfig(seq_len=512, learning_rate=1e-2, warmup_iterations=0)
+PROMPTS = [
+    [1, *np.random.default_rng(length).integers(3, 300, length).tolist()]
+    for length in (5, 17, 40, 200, 300)  # the last are longer than one block of the prefix cache
+]
+
+
+def sample(
+    engine: Engine, prompts: Sequence[list[int]] = PROMPTS, *, temperature: float = 1.0, first_seed: int = 0
+) -> list[Completion]:
+    seeds = [first_seed + i for i in range(len(prompts))]
+    return engine.sample(prompts, temperature=temperature, max_tokens=8, end_id=2, seeds=seeds)
+
+
+def trainers_logprobs(trainer: Trainer, completions: Sequence[Completion]) -> np.ndarray:
+    whole = [prompt + c.token_ids for prompt, c in zip(PROMPTS, completions, strict=True)]
+    mask = [[False] * len(p) + [True] * len(c.token_ids) for p, c in zip(PROMPTS, completions, strict=True)]
+    data = Ragged(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
+    return trainer.score(data)[data.action_mask_N]
+
+
+def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
+    generators = np.concatenate([c.logprobs for c in completions])
+    return float(np.abs(generators - trainers_logprobs(trainer, completions)).max())
+
+
+def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Path, Trainer]:
+    """The next version of `policy`, far away from it, and the trainer that holds it."""
+    trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
+    tokens = np.random.default_rng(9).integers(3, 300, 60)
+    for _ in range(5):
+        trainer.step(Ragged(np.array([0, 60]), tokens, np.arange(60) > 0), [0], supervised_loss, lambda rows: {})
+    folder.mkdir()
+    trainer.export(policy, folder)
+    seal(folder, version=1, parent=read_info(policy).digest)
+    return folder, trainer
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_log_probabilities_are_the_trainers_before_and_after_an_update(
+    tiny_policy: Path, tmp_path: Path, temperature: float
+) -> None:
+    before = sample(open_engine(tiny_policy, CONFIG), temperature=temperature)
+    assert gap(Trainer(tiny_policy, TRAINING, temperature=temperature, schedule_steps=1), before) <= 1e-4
+    policy, trainer = trained(tiny_policy, tmp_path / "next", temperature=temperature)
+    assert gap(trainer, before) > 0.1  # the update changed something
+
+    after = sample(open_engine(policy, CONFIG), temperature=temperature)
+    assert gap(trainer, after) <= 1e-4
+    again = sample(open_engine(tiny_policy, CONFIG), temperature=temperature)
+    assert again == before  # and back
+
+
+def test_new_weights_go_into_the_warm_engine(tiny_policy: Path, newborn: Callable[[int], Path]) -> None:
+    engine, other = open_engine(tiny_policy, CONFIG), newborn(5)
+    assert open_engine(other, CONFIG) is engine
+    assert engine.digest == read_info(other).digest
+
+
+def test_the_prefix_cache_never_serves_states_of_old_weights(tiny_policy: Path, tmp_path: Path) -> None:
+    policy, trainer = trained(tiny_policy, tmp_path / "next")
+    engine, prompt = open_engine(tiny_policy, CONFIG), {"prompt_token_ids": PROMPTS[-1]}
+    sample(engine)
+    assert engine.llm.generate([prompt], use_tqdm=False)[0].num_cached_tokens >= 128  # the cache is at work
+    open_engine(policy, CONFIG)
+    assert engine.llm.generate([prompt], use_tqdm=False)[0].num_cached_tokens == 0
+    assert gap(trainer, sample(open_engine(policy, CONFIG))) <= 1e-4
+
+
+def test_seeds_decide_what_is_sampled(tiny_policy: Path) -> None:
+    engine = open_engine(tiny_policy, CONFIG)
+    first = sample(engine)
+    assert sample(engine) == first
+    other = sample(engine, first_seed=1000)
+    assert [c.token_ids for c in other] != [c.token_ids for c in first]
+
+
+def test_what_else_is_sampled_does_not_matter(newborn_policy: Path) -> None:
+    engine = open_engine(newborn_policy, CONFIG)
+    together = sample(engine)
+    backwards = engine.sample(PROMPTS[::-1], temperature=1.0, max_tokens=8, end_id=2, seeds=[4, 3, 2, 1, 0])[::-1]
+    alone = [
+        engine.sample([prompt], temperature=1.0, max_tokens=8, end_id=2, seeds=[i])[0]
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    for completions in (backwards, alone):
+        assert [c.token_ids for c in completions] == [c.token_ids for c in together]
+
+
+def test_a_greedy_reply_does_not_depend_on_the_seed(newborn_policy: Path) -> None:
+    engine = open_engine(newborn_policy, CONFIG)
+    first, other = sample(engine, temperature=0.0), sample(engine, temperature=0.0, first_seed=77)
+    assert [c.token_ids for c in first] == [c.token_ids for c in other]
+
+
+def test_a_reply_that_was_cut_says_so(tiny_policy: Path) -> None:
+    engine, chat = open_engine(tiny_policy, CONFIG), open_chat(tiny_policy)
+    hand = {"role": "user", "content": "Cards 10 6, hard 16. Dealer 10."}
+    system = {"role": "system", "content": "You play BlackJack. Answer only HIT or STAND."}
+    options = {"temperature": 0.0, "end_id": chat.end_id, "seeds": [0]}
+    (whole,) = engine.sample([chat.opening([system, hand])], max_tokens=8, **options)
+    assert not whole.cut
+    assert whole.token_ids[-1] == chat.end_id  # the end of the turn was sampled too
+    assert len(whole.logprobs) == len(whole.token_ids) < 8
+    (cut,) = engine.sample([chat.opening([system, hand])], max_tokens=len(whole.token_ids) - 1, **options)
+    assert cut.cut
+    assert cut.token_ids == whole.token_ids[:-1]
+
+
+def test_tied_embeddings_before_and_after_an_update(tiny_policy: Path, tmp_path: Path) -> None:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    first = tmp_path / "tied"
+    shutil.copytree(tiny_policy, first, ignore=shutil.ignore_patterns("*.safetensors"))
+    shape = {**json.loads((first / "config.json").read_text()), "tie_word_embeddings": True, "initializer_range": 0.2}
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(Qwen3Config(**shape)).save_pretrained(first)
+    seal(first, version=0, parent="")
+
+    for policy, trainer in (
+        (first, Trainer(first, TRAINING, temperature=1.0, schedule_steps=1)),
+        trained(first, tmp_path / "next"),
+    ):
+        assert gap(trainer, sample(open_engine(policy, CONFIG))) <= 1e-4

@@ -1,0 +1,79 @@
+"""Batches on disk: what was written is what is read, whole or not at all."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from tasks.records import ADVANTAGE, REFERENCE, TRAJECTORY, Trajectory, read_batch, to_table, with_column, write_batch
+
+
+def trajectory(number: int) -> Trajectory:
+    return Trajectory(
+        trajectory_id=f"00003-00017-{number}",
+        group_id="00003-00017",
+        policy_version=3,
+        seed=2**61 - 1,
+        token_ids=[1, 40, 77, 2, 55, 9][: 6 - number],
+        action_mask=([False] * 4 + [True] * 2)[: 6 - number],
+        logprobs=[0.0, 0.0, 0.0, 0.0, -0.6875, -0.015625][: 6 - number],
+        reward=-1.0,
+        turns=1,
+        invalid=False,
+        finish_reason="finished",
+        messages=[
+            {"role": "user", "content": "Cards 10 6, hard 16. Dealer 10."},
+            {"role": "assistant", "content": "é"},
+        ],
+    )
+
+
+def test_written_and_read_it_is_the_same_table(tmp_path: Path) -> None:
+    table = to_table([trajectory(i) for i in range(3)])
+    assert table.schema == TRAJECTORY
+    assert write_batch(table, tmp_path / "batch") == tmp_path / "batch"
+    back = read_batch(tmp_path / "batch")
+    assert back.equals(table) and back.schema == TRAJECTORY
+    assert back.to_pylist() == [vars(trajectory(i)) for i in range(3)]
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == [Path("batch/policy_version=00003/part-00000.arrow")]
+
+
+def test_other_tools_find_the_version_in_the_path(tmp_path: Path) -> None:
+    write_batch(
+        to_table([trajectory(0)]).drop(["policy_version"]).append_column("policy_version", pa.array([3], pa.int32())),
+        tmp_path / "batch",
+    )
+    found = ds.dataset(tmp_path / "batch", format="ipc", partitioning="hive").to_table()
+    assert found["policy_version"].to_pylist() == [3]
+
+
+def test_later_stages_add_columns_and_touch_none(tmp_path: Path) -> None:
+    table = to_table([trajectory(0), trajectory(1)])
+    more = with_column(with_column(table, REFERENCE, [[0.0] * 6, None]), ADVANTAGE, [0.5, -0.5])
+    write_batch(more, tmp_path / "batch")
+    back = read_batch(tmp_path / "batch")
+    assert back.column_names == [*TRAJECTORY.names, "reference_logprobs", "advantage"]
+    assert back.select(TRAJECTORY.names).equals(table)
+    assert back["reference_logprobs"].to_pylist() == [[0.0] * 6, None]
+
+
+def test_metrics_beside_a_batch_are_not_read_as_rows(tmp_path: Path) -> None:
+    write_batch(to_table([trajectory(0)]), tmp_path / "batch")
+    (tmp_path / "batch" / "_metrics.json").write_text("{}")
+    assert len(read_batch(tmp_path / "batch")) == 1
+
+
+def test_a_batch_is_of_one_policy_version(tmp_path: Path) -> None:
+    table = pa.concat_tables([to_table([trajectory(0)])] * 2)
+    versions = pa.array([3, 4], pa.int32())
+    mixed = table.set_column(2, TRAJECTORY.field("policy_version"), versions)
+    with pytest.raises(ValueError, match="too many values"):
+        write_batch(mixed, tmp_path / "batch")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_is_no_batch(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f'^batch folder is "{tmp_path}"; allowed: a folder with Arrow IPC files'):
+        read_batch(tmp_path)
