@@ -56,7 +56,7 @@ def grpo(
     policy: str = "tiny",
     environment: str = "blackjack",
     environment_url: str = "",
-    iterations: int = 40,
+    iterations: int = 28,
     seed: int = 0,
     lag: int = 0,
     config: GrpoConfig = GrpoConfig(),

@@ -44,8 +44,8 @@ class Engine:
             enforce_eager=True,
             disable_log_stats=True,
             use_tqdm_on_load=False,
-            # Groups share their first prompt, all games its beginning; only whole blocks are shared, and a CPU's default
-            # block of 128 tokens is longer than a game.
+            # Groups share their first prompt, all games its beginning; but only whole blocks are shared, and a CPU's
+            # default block of 128 tokens is longer than a game.
             enable_prefix_caching=True,
             block_size=32,
             # A prompt in two chunks is sampled from twice and its generator set back, which a CPU generator cannot do.

@@ -20,6 +20,8 @@ from tasks.training.losses.grpo import grpo_loss
 from tasks.training.packing import Rows, flat, ragged
 from tasks.training.trainer import Trainer, resume, retire
 
+CHECKED = 256  # fresh trajectories on which trainer and generator are compared
+
 
 def next_policy(
     window: pa.Table,
@@ -112,11 +114,12 @@ def mismatch(
 ) -> dict[str, float]:
     """How far the log-probabilities of trainer and generator are apart on trajectories of the present version.
 
-    Both hold the same weights then, so every ratio should be 1. Empty when the window holds none.
+    Both hold the same weights then, so every ratio should be 1. The first CHECKED trajectories answer for all. Empty
+    when the window holds none.
     """
     if not fresh_R.any():
         return {}
-    fresh = window.filter(pa.array(fresh_R))
+    fresh = window.filter(pa.array(fresh_R)).slice(0, CHECKED)
     data = ragged(fresh)
     mask_N = data.action_mask_N
     gap_K = (trainer.score(data) - flat(fresh, "logprobs"))[mask_N]

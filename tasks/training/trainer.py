@@ -46,7 +46,7 @@ class Trainer:
                     optimizer_kwargs={
                         "lr": config.learning_rate,
                         "betas": (0.9, 0.95),
-                        "eps": config.adam_epsilon,
+                        "eps": 1e-8,
                         "weight_decay": config.weight_decay,
                     },
                 )
