@@ -151,7 +151,7 @@ class TrainingConfig(Record):
 class EvaluationConfig(Record):
     """Greedy play on decks that training never sees."""
 
-    every: int = 7  # iterations between evaluations; the first and the last policy always have one
+    every: int = 8  # iterations between evaluations; the first and the last policy always have one
     games: int = 8192
     seed: int = 0  # which held-out decks
 

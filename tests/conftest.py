@@ -1,7 +1,12 @@
 """Small policies of one shape, so that a single vLLM engine serves all tests that need one."""
 
 import shutil
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,3 +67,39 @@ def _vocabulary(folder: Path) -> int:
 def newborn_policy(newborn: Callable[[int], Path]) -> Path:
     """A policy with random weights: its gradients are large."""
     return newborn(1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A loopback port on which nobody answers."""
+    return _free_port()
+
+
+@contextmanager
+def _openenv_server(*arguments: str) -> Iterator[str]:
+    port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else _free_port()
+    line = [sys.executable, "-m", "tasks.environments.blackjack.server", "--port", str(port), *arguments]
+    process = subprocess.Popen(line, cwd=Path(__file__).parents[1])
+    try:
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def openenv_server() -> Callable[..., AbstractContextManager[str]]:
+    """Starts a real server process on the loopback interface, on a free port unless one is named; gives its URL."""
+    return _openenv_server

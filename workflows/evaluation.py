@@ -1,6 +1,6 @@
 """Any policy against the exact optimum, on held-out decks.
 
-pyflyte run workflows/evaluation.py evaluate --policy runs/monday/policies/00028 --games 10000 --seed 7
+pyflyte run workflows/evaluation.py evaluate --policy runs/monday/policies/00032 --games 10000 --seed 7
 """
 
 from flytekit import workflow

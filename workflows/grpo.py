@@ -56,7 +56,7 @@ def grpo(
     policy: str = "tiny",
     environment: str = "blackjack",
     environment_url: str = "",
-    iterations: int = 28,
+    iterations: int = 32,
     seed: int = 0,
     lag: int = 0,
     config: GrpoConfig = GrpoConfig(),

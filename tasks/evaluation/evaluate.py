@@ -24,7 +24,7 @@ from tasks.rollout.rollout import open_games, waves
 from tasks.seeds import derived_seed, held_out_seeds
 
 FORFEIT = -1.0
-SAMPLED = 2048  # decks at most that are also played at the rollout's temperature
+SAMPLED = 1024  # decks at most that are also played at the rollout's temperature
 Z95 = 1.959964  # the normal distribution's two-sided 95 % point
 
 
@@ -49,7 +49,9 @@ class Evaluation(Record):
     regret: float  # the optimum's reward less the policy's on the same deck, on average
     regret_ci95: float
     invalid_rate: float  # games that an unreadable reply ended
+    invalid_rate_ci95: float
     agreement: float  # decisions made as the optimum would
+    agreement_ci95: float
     sampled_expected_reward: float  # the first decks, played at the rollout's temperature
     players: dict[str, dict[str, float]] = field(default_factory=dict)  # the scripted players on the same decks
     choices: list[tuple[str, str, int, int]] = field(default_factory=list)  # row, column, decisions, of these HIT
@@ -105,15 +107,19 @@ def evaluate_policy(
     sampled = _episodes(policy, kind, rollout, url, min(games, SAMPLED), seed, temperature=rollout.temperature)
     rewards_E = rewards(greedy)
     regret, regret_ci95 = share(scripted_rewards(environment, "optimum", seed, games) - rewards_E)
-    decisions = [d for e in greedy for d in e.decisions]
+    invalid_rate, invalid_rate_ci95 = share(np.array([e.reward is None for e in greedy], dtype=np.float64))
+    as_optimum = [action is not None and kind.is_optimal(seen, action) for e in greedy for seen, action in e.decisions]
+    agreement, agreement_ci95 = share(np.array(as_optimum, dtype=np.float64))
     return Evaluation(
         policy_version=read_info(policy).version,
         games=games,
         **outcome(rewards_E),
         regret=regret,
         regret_ci95=regret_ci95,
-        invalid_rate=float(np.mean([e.reward is None for e in greedy])),
-        agreement=float(np.mean([action is not None and kind.is_optimal(seen, action) for seen, action in decisions])),
+        invalid_rate=invalid_rate,
+        invalid_rate_ci95=invalid_rate_ci95,
+        agreement=agreement,
+        agreement_ci95=agreement_ci95,
         sampled_expected_reward=float(rewards(sampled).mean()),
         players={name: outcome(scripted_rewards(environment, name, seed, games)) for name in kind.players},
         choices=_choices(kind, greedy),

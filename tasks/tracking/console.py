@@ -18,12 +18,12 @@ LINE_WIDTH = 120  # through a pipe, where there is no width to ask for
 ROWS = (
     ("expected reward", "expected_reward", "expected_reward_ci95", None),
     ("  sampled, not greedy", "sampled_expected_reward", None, None),
-    ("wins", "win_rate", None, None),
-    ("pushes", "push_rate", None, None),
-    ("losses", "loss_rate", None, None),
+    ("wins", "win_rate", "win_rate_ci95", None),
+    ("pushes", "push_rate", "push_rate_ci95", None),
+    ("losses", "loss_rate", "loss_rate_ci95", None),
     ("regret", "regret", "regret_ci95", 0.0),
-    ("invalid replies", "invalid_rate", None, 0.0),
-    ("agreement with the optimum", "agreement", None, 1.0),
+    ("invalid replies", "invalid_rate", "invalid_rate_ci95", 0.0),
+    ("agreement with the optimum", "agreement", "agreement_ci95", 1.0),
 )
 
 
@@ -119,10 +119,9 @@ def clock(seconds: float) -> str:
 def _value(summary: Mapping[str, float], key: str, half_width: str | None) -> str:
     if key not in summary:
         return "-"
-    if "rate" in key or key == "agreement":
-        return f"{summary[key]:.1%}"
-    number = f"{summary[key]:+.3f}" if "reward" in key else f"{summary[key]:.3f}"
-    return f"{number} ±{summary[half_width]:.3f}" if half_width and half_width in summary else number
+    form = ".1%" if "rate" in key or key == "agreement" else ".3f"
+    number = format(summary[key], f"+{form}" if "reward" in key else form)
+    return f"{number} ±{summary[half_width]:{form}}" if half_width and half_width in summary else number
 
 
 def _elapsed() -> tuple[str, str]:

@@ -1,13 +1,9 @@
 import random
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -16,37 +12,13 @@ from tasks.environments.blackjack.environment import LocalGames
 from tasks.environments.blackjack.models import BlackJackAction
 from tasks.environments.catalog import Games, get_environment
 
-ROOT = Path(__file__).parents[2]
 STAND = BlackJackAction(move="STAND")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@contextmanager
-def server(port: int, *arguments: str) -> Iterator[str]:
-    """A real server process on the loopback interface, from its start to its end."""
-    module = "tasks.environments.blackjack.server"
-    process = subprocess.Popen([sys.executable, "-m", module, "--port", str(port), *arguments], cwd=ROOT)
-    try:
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+Server = Callable[..., AbstractContextManager[str]]
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with server(free_port()) as address:
+def url(openenv_server: Server) -> Iterator[str]:
+    with openenv_server() as address:
         yield address
 
 
@@ -85,14 +57,13 @@ def test_what_the_environment_refuses_is_said_in_its_words(url: str) -> None:
     games.close()
 
 
-def test_too_many_sessions_and_a_server_that_is_started_again() -> None:
-    port = free_port()
-    with server(port, "--max-sessions", "4") as address:
+def test_too_many_sessions_and_a_server_that_is_started_again(openenv_server: Server) -> None:
+    with openenv_server("--max-sessions", "4") as address:
         games = RemoteGames(address)
         with pytest.raises(ConnectionError, match="no room for 9 games at once; raise --max-sessions"):
             games.reset(range(9))
         games.reset(range(4))
-    with server(port):
+    with openenv_server("--port", address.rsplit(":", 1)[1]):
         # Not a move in a new session, where no game is open.
         with pytest.raises(ConnectionError, match=f'^environment_url is "{address}": the connection was lost'):
             games.step({0: STAND, 3: STAND})
@@ -111,8 +82,8 @@ def test_something_else_answers() -> None:
     other.server_close()
 
 
-def test_nobody_answers() -> None:
-    address = f"http://127.0.0.1:{free_port()}"
+def test_nobody_answers(closed_port: int) -> None:
+    address = f"http://127.0.0.1:{closed_port}"
     began = time.monotonic()
     with pytest.raises(ConnectionError) as caught:
         RemoteGames(address)

@@ -1,11 +1,8 @@
 """Batches as they come from a real engine and a real environment: every token accounted for."""
 
-import socket
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from tasks.rollout.rollout import sample_batch
 from tasks.seeds import training_seed
 
 CONFIG = RolloutConfig(groups=12, group_size=4)
-ROOT = Path(__file__).parents[2]
 
 
 def sampled(policy: Path, config: RolloutConfig = CONFIG, *, url: str = "", seed: int = 0, iteration: int = 2):
@@ -155,29 +151,11 @@ def test_the_metrics_describe_the_batch(tiny_policy: Path, rows: list[dict[str, 
     assert metrics["rollout/cut_share"] == pytest.approx(sum(r["finish_reason"] == "length" for r in rows) / 48)
 
 
-@pytest.fixture
-def url() -> Iterator[str]:
-    """A real server process on the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    module = "tasks.environments.blackjack.server"
-    process = subprocess.Popen([sys.executable, "-m", module, "--port", str(port)], cwd=ROOT)
-    try:
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_over_an_openenv_server_the_batch_is_the_same(tiny_policy: Path, batch: pa.Table, url: str) -> None:
-    assert sampled(tiny_policy, url=url)[0].equals(batch)
+def test_over_an_openenv_server_the_batch_is_the_same(
+    tiny_policy: Path, batch: pa.Table, openenv_server: Callable[..., AbstractContextManager[str]]
+) -> None:
+    with openenv_server() as url:
+        assert sampled(tiny_policy, url=url)[0].equals(batch)
 
 
 def test_other_policies_play_the_same_decks(newborn: Callable[[int], Path], batch: pa.Table) -> None:
