@@ -22,7 +22,7 @@ def test_opening_and_follow_up() -> None:
     assert system["role"] == "system" and "HIT or STAND" in system["content"]
     assert user == {"role": "user", "content": "Cards A 7, soft 18. Dealer 10."}
     assert agent.follow_up(seen("A 7 K", 18, False, "10")) == [
-        {"role": "user", "content": "Cards A 7 K, hard 18. Dealer 10."}
+        {"role": "user", "content": "Cards A 7 10, hard 18. Dealer 10."}
     ]
 
 

@@ -14,10 +14,14 @@ class BlackJackAgent:
         return [{"role": "system", "content": SYSTEM_PROMPT}, *self.follow_up(observation)]
 
     def follow_up(self, observation: BlackJackObservation) -> list[dict[str, str]]:
-        """All the cards again, so that the last message alone is enough to decide by."""
-        cards = " ".join(observation.player_cards)
+        """All the cards again, so that the last message alone is enough to decide by.
+
+        Jacks, queens and kings are shown as the 10 that they count: nothing else about them matters, and a small policy
+        need not learn four names for one card.
+        """
+        cards = " ".join(map(_shown, observation.player_cards))
         kind = "soft" if observation.soft else "hard"
-        content = f"Cards {cards}, {kind} {observation.total}. Dealer {observation.dealer_card}."
+        content = f"Cards {cards}, {kind} {observation.total}. Dealer {_shown(observation.dealer_card)}."
         return [{"role": "user", "content": content}]
 
     def read(self, reply: str, observation: BlackJackObservation) -> BlackJackAction | None:
@@ -31,3 +35,7 @@ class BlackJackAgent:
     def say(self, action: BlackJackAction) -> str:
         """The reply that states this move: the inverse of `read`."""
         return action.move
+
+
+def _shown(rank: str) -> str:
+    return "10" if rank in ("J", "Q", "K") else rank
