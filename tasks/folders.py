@@ -17,6 +17,11 @@ def run_folder(run_name: str) -> Path:
     return (RUNS / run_name).absolute()
 
 
+def shown(path: Path) -> str:
+    """A path as short as it can be from where the command was started."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 @contextlib.contextmanager
 def written_whole(target: Path) -> Iterator[Path]:
     """A new folder beside `target` that takes its place when the block ends without an error.

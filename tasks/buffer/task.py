@@ -12,10 +12,9 @@ from tasks.stages import CACHE_VERSION, failing_loudly
 
 @dataclass(frozen=True)
 class Window(Record):
-    """The groups that one training stage learns from. Example: Window(group_ids=["00007-00003"], metrics={…})."""
+    """The groups that one training stage learns from. Example: Window(group_ids=["00007-00003"])."""
 
     group_ids: list[str]
-    metrics: dict[str, float]
 
 
 @task(cache=True, cache_version=CACHE_VERSION)
@@ -29,4 +28,4 @@ def select_window(run: Run, config: BufferConfig, batches: list[FlyteDirectory],
         tables = [read_batch(Path(batch.download())) for batch in batches]
         selection = select_groups(tables, config, policy_version=policy_version, seed=run.seed)
         mlflow_run.log_metrics(run, selection.metrics, policy_version)
-    return Window(group_ids=selection.group_ids, metrics=selection.metrics)
+    return Window(group_ids=selection.group_ids)

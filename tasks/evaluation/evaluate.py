@@ -19,8 +19,8 @@ from tasks.environments.catalog import EnvironmentKind, get_environment
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_info
 from tasks.rollout.engine import open_engine
-from tasks.rollout.episodes import Episode, play
-from tasks.rollout.rollout import open_games, waves
+from tasks.rollout.episodes import Episode
+from tasks.rollout.rollout import open_games, play_in_waves
 from tasks.seeds import derived_seed, held_out_seeds
 
 FORFEIT = -1.0
@@ -129,30 +129,16 @@ def evaluate_policy(
 def _episodes(
     policy: Path, kind: EnvironmentKind, rollout: RolloutConfig, url: str, games: int, seed: int, temperature: float
 ) -> list[Episode]:
-    engine, chat, table = open_engine(policy, rollout), open_chat(policy), open_games(kind, url)
-    episodes: list[Episode] = []
-    try:
-        for first, wave in zip(
-            range(0, games, rollout.concurrent_games),
-            waves(held_out_seeds(seed, games), rollout.concurrent_games),
-            strict=True,
-        ):
-            episodes += play(
-                engine,
-                chat,
-                kind.agent,
-                table,
-                wave,
-                temperature=temperature,
-                max_tokens=rollout.max_tokens,
-                max_turns=rollout.max_turns,
-                sampling_seed=lambda game, turn, first=first: derived_seed(
-                    "evaluation reply", seed, first + game, turn
-                ),
-            )
-    finally:
-        table.close()
-    return episodes
+    return play_in_waves(
+        open_engine(policy, rollout),
+        open_chat(policy),
+        kind,
+        open_games(kind, url),
+        held_out_seeds(seed, games),
+        rollout,
+        temperature=temperature,
+        reply_seed=lambda game, turn: derived_seed("evaluation reply", seed, game, turn),
+    )
 
 
 def _choices(kind: EnvironmentKind, episodes: Sequence[Episode]) -> list[tuple[str, str, int, int]]:
@@ -166,10 +152,15 @@ def _choices(kind: EnvironmentKind, episodes: Sequence[Episode]) -> list[tuple[s
     return [(row, column, met, hits) for (row, column), (met, hits) in sorted(counts.items())]
 
 
+def numbers(evaluation: Evaluation) -> dict[str, float]:
+    """The evaluation's own numbers by name, without the scripted players and the choices."""
+    skipped = ("policy_version", "players", "choices")
+    return {name: float(value) for name, value in asdict(evaluation).items() if name not in skipped}
+
+
 def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
     """The evaluation as `eval/…` metrics."""
-    skipped = ("policy_version", "players", "choices")
-    return {f"eval/{name}": float(value) for name, value in asdict(evaluation).items() if name not in skipped}
+    return {f"eval/{name}": value for name, value in numbers(evaluation).items()}
 
 
 def heat_map_cells(kind: EnvironmentKind, evaluation: Evaluation) -> Mapping[tuple[str, int, str], tuple[float, bool]]:

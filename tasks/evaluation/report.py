@@ -8,8 +8,8 @@ from pathlib import Path
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.evaluation import pictures
-from tasks.evaluation.evaluate import Evaluation, evaluate_policy, flat_metrics, heat_map_cells
-from tasks.folders import run_folder, written_whole
+from tasks.evaluation.evaluate import Evaluation, evaluate_policy, heat_map_cells, numbers
+from tasks.folders import run_folder, shown, written_whole
 from tasks.tracking import console, mlflow_run
 
 STAGES = ("rollout", "reference", "train", "overhead")
@@ -17,15 +17,15 @@ STAGES = ("rollout", "reference", "train", "overhead")
 
 def evaluate_into(
     folder: Path, policy: Path, rollout: RolloutConfig, *, environment: str, url: str, games: int, seed: int
-) -> dict[str, float]:
-    """Evaluate `policy`, write evaluation.json and choices.png into `folder`; returns the metrics."""
+) -> Evaluation:
+    """Evaluate `policy`; write evaluation.json and choices.png into `folder`."""
     evaluation = evaluate_policy(policy, rollout, environment=environment, url=url, games=games, seed=seed)
     cells = heat_map_cells(get_environment(environment), evaluation)
     title = f"Policy {evaluation.policy_version}: what it does, beside the optimum"
     with written_whole(folder) as new:
         (new / "evaluation.json").write_text(json.dumps(asdict(evaluation), indent=1) + "\n")
         pictures.save(pictures.choice_heat_map(cells, title), new / "choices.png")
-    return flat_metrics(evaluation)
+    return evaluation
 
 
 def read_evaluation(folder: Path) -> Evaluation:
@@ -36,7 +36,7 @@ def read_evaluation(folder: Path) -> Evaluation:
 def table_columns(evaluation: Evaluation) -> dict[str, float]:
     """An evaluation with its optimum's numbers beside it, as the console's table takes them."""
     optimum = {f"optimum_{name}": value for name, value in evaluation.players["optimum"].items()}
-    return {name.removeprefix("eval/"): value for name, value in flat_metrics(evaluation).items()} | optimum
+    return numbers(evaluation) | optimum
 
 
 def write_report(run: Run, config: GrpoConfig, evaluations: list[Path], policy: Path, iterations: int) -> Path:
@@ -67,16 +67,14 @@ def write_report(run: Run, config: GrpoConfig, evaluations: list[Path], policy: 
     for name in ("summary.json", "learning_curve.png", "stage_times.png", "choices.png"):
         mlflow_run.log_file(run, folder / name)
     mlflow_run.finish(run)
-    console.summary_table(table_columns(first), table_columns(last), _shown(policy), "make ui")
+    console.summary_table(table_columns(first), table_columns(last), shown(policy), "make ui")
     return path
 
 
 def _draw(run: Run, folder: Path, evaluations: list[Evaluation], games_an_iteration: int) -> None:
     points = [
-        {**flat_metrics(e), "version": e.policy_version, "games": e.policy_version * games_an_iteration}
-        for e in evaluations
+        {**numbers(e), "version": e.policy_version, "games": e.policy_version * games_an_iteration} for e in evaluations
     ]
-    points = [{name.removeprefix("eval/"): value for name, value in point.items()} for point in points]
     players = evaluations[-1].players
     references = {name.replace("_", " "): player["expected_reward"] for name, player in players.items()}
     training = [
@@ -91,8 +89,3 @@ def _draw(run: Run, folder: Path, evaluations: list[Evaluation], games_an_iterat
     pictures.save(
         pictures.choice_heat_map(cells, f"{run.name}: the last policy beside the optimum"), folder / "choices.png"
     )
-
-
-def _shown(path: Path) -> str:
-    """A path as short as it can be from where the command was started."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -14,12 +14,13 @@ from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 @task(cache=True, cache_version=CACHE_VERSION)
 def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int) -> FlyteDirectory:
     """Play held-out decks with `policy`; writes evaluation.json and the heat map."""
+    from tasks.evaluation.evaluate import flat_metrics, numbers
     from tasks.evaluation.report import evaluate_into
     from tasks.tracking import console, mlflow_run
 
     with failing_loudly(run):
         folder = stage_folder(run, "evaluations", version)
-        metrics = evaluate_into(
+        found = evaluate_into(
             folder,
             Path(policy.download()),
             config.rollout,
@@ -28,9 +29,9 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
             games=config.evaluation.games,
             seed=config.evaluation.seed,
         )
-        mlflow_run.log_metrics(run, metrics, version)
+        mlflow_run.log_metrics(run, flat_metrics(found), version)
         mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
-        console.evaluation_line(version, {name.removeprefix("eval/"): value for name, value in metrics.items()})
+        console.evaluation_line(version, numbers(found))
     return FlyteDirectory(str(folder))
 
 
@@ -54,8 +55,8 @@ def evaluate_once(
 ) -> FlyteDirectory:
     """Evaluate a policy that need not belong to a run, and print the table."""
     from tasks.config import EvaluationConfig, require
-    from tasks.evaluation.report import evaluate_into, read_evaluation, table_columns
-    from tasks.folders import RUNS, use_scratch_folder
+    from tasks.evaluation.report import evaluate_into, table_columns
+    from tasks.folders import RUNS, shown, use_scratch_folder
     from tasks.policy.checkpoint import adopt, read_info
     from tasks.run.prepare import check_task
     from tasks.tracking import console
@@ -70,7 +71,6 @@ def evaluate_once(
         adopt(Path(policy), source)
     name = f"{read_info(source).digest[:12]}-{games}-{seed}"
     folder = (RUNS / "evaluations" / name).absolute()
-    evaluate_into(folder, source, config, environment=environment, url=environment_url, games=games, seed=seed)
-    found = read_evaluation(folder)
-    console.evaluation_table(table_columns(found), found.players, str(folder.relative_to(Path.cwd())))
+    found = evaluate_into(folder, source, config, environment=environment, url=environment_url, games=games, seed=seed)
+    console.evaluation_table(table_columns(found), found.players, shown(folder))
     return FlyteDirectory(str(folder))

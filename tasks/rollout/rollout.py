@@ -1,7 +1,7 @@
 """One batch of trajectories: groups of games that share a deck, played by one policy version."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, Games, get_environment
-from tasks.policy.chat import open_chat
+from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import read_info
 from tasks.records import Trajectory, to_table
-from tasks.rollout.engine import open_engine
+from tasks.rollout.engine import Engine, open_engine
 from tasks.rollout.episodes import Episode, play
 from tasks.seeds import derived_seed, training_seed
 
@@ -22,9 +22,38 @@ def open_games(kind: EnvironmentKind, url: str) -> Games:
     return kind.connect(url) if url else kind.open_local()
 
 
-def waves(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Slices of at most `size`."""
-    return (items[i : i + size] for i in range(0, len(items), size))
+def play_in_waves(
+    engine: Engine,
+    chat: Chat,
+    kind: EnvironmentKind,
+    games: Games,
+    seeds: Sequence[int],
+    config: RolloutConfig,
+    *,
+    temperature: float,
+    reply_seed: Callable[[int, int], int],
+) -> list[Episode]:
+    """Play one game for each environment seed, `config.concurrent_games` of them at once; closes `games`.
+
+    `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`.
+    """
+    episodes: list[Episode] = []
+    try:
+        for first in range(0, len(seeds), config.concurrent_games):
+            episodes += play(
+                engine,
+                chat,
+                kind.agent,
+                games,
+                seeds[first : first + config.concurrent_games],
+                temperature=temperature,
+                max_tokens=config.max_tokens,
+                max_turns=config.max_turns,
+                sampling_seed=lambda game, turn, first=first: reply_seed(first + game, turn),
+            )
+    finally:
+        games.close()
+    return episodes
 
 
 def sample_batch(
@@ -40,29 +69,21 @@ def sample_batch(
     chat, engine = open_chat(policy), open_engine(policy, config)
     games = open_games(kind, url)
     ready = time.perf_counter()
-    trajectories: list[Trajectory] = []
-    try:
-        for wave in waves(range(config.groups * config.group_size), config.concurrent_games):
-            groups = [i // config.group_size for i in wave]
-            episodes = play(
-                engine,
-                chat,
-                kind.agent,
-                games,
-                [training_seed(run_seed, iteration, g) for g in groups],
-                temperature=config.temperature,
-                max_tokens=config.max_tokens,
-                max_turns=config.max_turns,
-                sampling_seed=lambda game, turn, first=wave[0]: derived_seed(
-                    "reply", run_seed, iteration, first + game, turn
-                ),
-            )
-            trajectories += [
-                _trajectory(e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config)
-                for i, e in zip(wave, episodes, strict=True)
-            ]
-    finally:
-        games.close()
+    members = range(config.groups * config.group_size)
+    episodes = play_in_waves(
+        engine,
+        chat,
+        kind,
+        games,
+        [training_seed(run_seed, iteration, i // config.group_size) for i in members],
+        config,
+        temperature=config.temperature,
+        reply_seed=lambda game, turn: derived_seed("reply", run_seed, iteration, game, turn),
+    )
+    trajectories = [
+        _trajectory(e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config)
+        for i, e in zip(members, episodes, strict=True)
+    ]
     seconds = time.perf_counter() - ready
     return to_table(trajectories), _metrics(trajectories, seconds, ready - started)
 

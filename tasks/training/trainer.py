@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tasks.config import TrainingConfig
 from tasks.policy.checkpoint import read_info
-from tasks.training.model import build_model, export_weights, load_weights
+from tasks.training.model import build_model, export_weights
 from tasks.training.packing import Ragged, Rows, build_rows, plan_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils
 
@@ -153,10 +153,6 @@ class Trainer:
     def learning_rate(self) -> float:
         """The learning rate of the next optimizer step."""
         return float(self.schedule.schedulers[0].get_last_lr()[0])
-
-    def load_policy(self, policy: Path) -> None:
-        """Take the weights of another version of the same policy; optimizer and schedule stay."""
-        load_weights(self.model, self.adapter, policy)
 
     def export(self, template: Path, folder: Path) -> None:
         """Write the weights into `folder` as a Hugging Face checkpoint like `template`."""
