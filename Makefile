@@ -24,6 +24,9 @@ run: $(READY) ## train the default policy on BlackJack
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
 
+bench: $(READY) ## packed against unpacked training
+	$(BIN)/python tests/benchmarks/packing.py
+
 lint: $(READY) ## what CI checks beside the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,4 +42,4 @@ lock: $(READY) ## pin requirements.txt anew from pyproject.toml
 	  --no-emit-package torchcodec --no-emit-package triton \
 	  | grep -v -E '^(nvidia-|cuda-)' > requirements.txt
 
-.PHONY: help setup run test lint ui lock
+.PHONY: help setup run test bench lint ui lock

@@ -59,12 +59,16 @@ def check_given(record: type, given: Any, path: str) -> None:
 class RolloutConfig(Record):
     """How trajectories are sampled."""
 
-    groups: int = 2048  # groups an iteration; a group shares one environment seed
+    groups: int = 512  # groups wanted an iteration whose rewards differ; a group shares one environment seed
+    max_groups: int = 4096  # groups played an iteration at most to find them
     group_size: int = 2  # trajectories a group; two show for the fewest games which move a deck rewards
     temperature: float = 1.0
+    top_p: float = 1.0  # 1 only, see below
+    top_k: int = 0  # 0 only, see below
     max_tokens: int = 4  # sampled tokens a reply at most
     max_turns: int = 16  # replies a trajectory at most
     invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
+    cut: str = "forfeit"  # what max_tokens or max_turns cut: "forfeit" earns invalid_reward, "drop" teaches nothing
     concurrent_games: int = 1024  # games open at once
     kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
     gpu_memory_utilization: float = 0.9  # the share of a GPU that vLLM may take
@@ -73,11 +77,21 @@ class RolloutConfig(Record):
     def __post_init__(self) -> None:
         require(self.groups >= 1, "rollout.groups", self.groups, "1 or more")
         require(
+            self.max_groups >= self.groups,
+            "rollout.max_groups",
+            self.max_groups,
+            f"rollout.groups ({self.groups}) or more",
+        )
+        require(
             self.group_size >= 2, "rollout.group_size", self.group_size, "2 or more, a group of one has no baseline"
         )
         require(self.temperature > 0, "rollout.temperature", self.temperature, "more than 0")
+        whole = "the trainer's ratio is for draws from the whole distribution"
+        require(self.top_p == 1, "rollout.top_p", self.top_p, f"1, {whole}")
+        require(self.top_k == 0, "rollout.top_k", self.top_k, f"0, {whole}")
         require(self.max_tokens >= 1, "rollout.max_tokens", self.max_tokens, "1 or more")
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
+        require(self.cut in ("forfeit", "drop"), "rollout.cut", self.cut, "forfeit or drop")
         require(self.concurrent_games >= 1, "rollout.concurrent_games", self.concurrent_games, "1 or more")
         require(self.kv_cache_gib >= 1, "rollout.kv_cache_gib", self.kv_cache_gib, "1 or more")
         require(
@@ -89,34 +103,71 @@ class RolloutConfig(Record):
         require(self.dtype in ("float32", "bfloat16"), "rollout.dtype", self.dtype, "float32 or bfloat16")
 
 
+# How far below and above 1 the ratio counts where the record does not say. Each algorithm's own: see its file.
+CLIPS = {
+    "grpo": (0.2, 0.2),
+    "dr_grpo": (0.2, 0.2),
+    "dapo": (0.2, 0.28),
+    "gspo": (0.1, 0.1),
+    "cispo": (1.0, 0.28),
+}
+
+
+ADVANTAGES = ("centred", "standardised", "leave_one_out")
+
+
 @dataclass(frozen=True)
 class AlgorithmConfig(Record):
-    """The objective: a clipped ratio against the generator, and a KL to the frozen policy 0."""
+    """The objective; the losses are in tasks/training/losses/, one file each."""
 
-    clip: float = 0.2  # the ratio counts between 1 - clip and 1 + clip
-    kl_coefficient: float = 0.15
+    name: str = "grpo"  # or dr_grpo, dapo, gspo, cispo
+    clip_low: float = 0.0  # the ratio counts from 1 - clip_low …
+    clip_high: float = 0.0  # … to 1 + clip_high; 0 takes the algorithm's own
+    advantage: str = "centred"  # in its group; or "standardised" (and divided by its deviation), "leave_one_out"
+    kl_estimator: str = "k3"  # or k1, k2
+    kl_coefficient: float = 0.15  # 0: the reference is not asked, its stage is left out
     entropy_coefficient: float = 0.0
+    correction: str = "none"  # of the trainer's own ratio to the generator: "truncate" it at the cap, "mask" beyond it
+    correction_level: str = "token"  # or "sequence": the product over a trajectory
+    correction_cap: float = 2.0
     max_mismatch: float = 0.02  # mean |trainer - generator| log-probability on a fresh batch beyond which a run stops
 
     def __post_init__(self) -> None:
-        require(0 < self.clip < 1, "algorithm.clip", self.clip, "more than 0, less than 1")
+        require(self.name in CLIPS, "algorithm.name", self.name, ", ".join(CLIPS))
+        low, high = CLIPS[self.name]  # filled in, so that a run's record says what it was
+        object.__setattr__(self, "clip_low", self.clip_low or low)
+        object.__setattr__(self, "clip_high", self.clip_high or high)
+        require(0 < self.clip_low <= 1, "algorithm.clip_low", self.clip_low, "more than 0, at most 1 (0: its own)")
+        require(self.clip_high > 0, "algorithm.clip_high", self.clip_high, "more than 0 (0: its own)")
+        advantages = ("centred", "leave_one_out") if self.name == "dr_grpo" else ADVANTAGES
+        require(self.advantage in advantages, "algorithm.advantage", self.advantage, ", ".join(advantages))
+        require(self.kl_estimator in ("k1", "k2", "k3"), "algorithm.kl_estimator", self.kl_estimator, "k1, k2 or k3")
         require(self.kl_coefficient >= 0, "algorithm.kl_coefficient", self.kl_coefficient, "0 or more")
         require(self.entropy_coefficient >= 0, "algorithm.entropy_coefficient", self.entropy_coefficient, "0 or more")
+        corrections = ("none", "truncate", "mask")
+        require(self.correction in corrections, "algorithm.correction", self.correction, "none, truncate or mask")
+        require(
+            self.correction_level in ("token", "sequence"),
+            "algorithm.correction_level",
+            self.correction_level,
+            "token or sequence",
+        )
+        require(self.correction_cap >= 1, "algorithm.correction_cap", self.correction_cap, "1 or more")
         require(self.max_mismatch > 0, "algorithm.max_mismatch", self.max_mismatch, "more than 0")
 
 
 @dataclass(frozen=True)
 class BufferConfig(Record):
-    """The window of batches that one training step may draw from."""
+    """The window of groups that one training stage draws from the last batches, freshest first."""
 
-    batches: int = 1  # the last K batches
-    max_age: int = 4  # policy versions between the one that sampled a trajectory and the one trained
-    max_groups: int = 0  # groups drawn from the window at most, freshest first; 0 takes all
+    max_age: int = 4  # policy versions between the one that sampled a group and the one trained
+    reuse: int = 1  # training stages that may learn from a group
+    groups: int = 0  # groups in a window at most; 0 takes rollout.groups x reuse
 
     def __post_init__(self) -> None:
-        require(self.batches >= 1, "buffer.batches", self.batches, "1 or more")
         require(self.max_age >= 0, "buffer.max_age", self.max_age, "0 or more")
-        require(self.max_groups >= 0, "buffer.max_groups", self.max_groups, "0 (all) or more")
+        require(self.reuse >= 1, "buffer.reuse", self.reuse, "1 or more")
+        require(self.groups >= 0, "buffer.groups", self.groups, "0 (rollout.groups x buffer.reuse) or more")
 
 
 @dataclass(frozen=True)

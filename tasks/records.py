@@ -54,9 +54,9 @@ class Trajectory:
     policy_version: int  # the version that sampled it
     seed: int
     token_ids: list[int]
-    action_mask: list[bool]  # true where the policy sampled
+    action_mask: list[bool]  # true where the policy sampled; nowhere in a trajectory that was dropped
     logprobs: list[float]  # the generator's, at the sampling temperature; 0 where the mask is false
-    reward: float
+    reward: float | None  # None where it was dropped: cut, under `rollout.cut` = "drop"
     turns: int
     invalid: bool
     finish_reason: str  # "finished", "invalid" (unreadable reply), "length" (reply cut) or "max_turns"
@@ -79,12 +79,12 @@ def write_batch(table: pa.Table, folder: Path) -> Path:
     return folder
 
 
-def read_batch(folder: Path | str) -> pa.Table:
-    """The whole batch in `folder`, rows in the order written. Raises ValueError when there is none."""
+def read_batch(folder: Path | str, columns: list[str] | None = None) -> pa.Table:
+    """The batch in `folder`, all columns or some, rows in the order written. Raises ValueError when there is none."""
     dataset = ds.dataset(folder, format="ipc", exclude_invalid_files=False)
     if not dataset.files:
         raise ValueError(f'batch folder is "{folder}"; allowed: a folder with Arrow IPC files.')
-    return dataset.to_table()
+    return dataset.to_table(columns=columns)
 
 
 def with_column(table: pa.Table, field: pa.Field, values: Sequence[object]) -> pa.Table:

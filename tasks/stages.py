@@ -10,7 +10,7 @@ from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder
 from tasks.tracking import console, mlflow_run
 
-CACHE_VERSION = "2"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "3"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 
@@ -56,7 +56,7 @@ def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str
         reward=metrics["rollout/reward_mean"],
         kl=metrics.get("train/kl", 0.0),
         entropy=metrics.get("train/entropy", 0.0),
-        kept_share=metrics["advantage/kept_share"],
+        kept_share=1 - metrics["advantage/dropped_share"],
         games_per_second=metrics["rollout/games_per_s"],
         seconds=seconds,
         seconds_left=seconds * (iterations - version),

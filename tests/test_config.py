@@ -6,6 +6,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from tasks.config import (
+    ADVANTAGES,
+    CLIPS,
     AlgorithmConfig,
     BufferConfig,
     EvaluationConfig,
@@ -61,31 +63,42 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
     assert nested.startswith(
         'config has an unknown key "training.learningrate" (did you mean "learning_rate"?); allowed: ep'
     )
-    assert complaint(BufferConfig, {"xyz": 1}) == (
-        'config has an unknown key "xyz"; allowed: batches, max_age, max_groups.'
-    )
+    assert complaint(BufferConfig, {"xyz": 1}) == ('config has an unknown key "xyz"; allowed: max_age, reuse, groups.')
 
 
 @pytest.mark.parametrize(
     ("record", "key", "value", "name"),
     [
         (RolloutConfig, "groups", 0, "rollout.groups"),
+        (RolloutConfig, "max_groups", 511, "rollout.max_groups"),
         (RolloutConfig, "group_size", 1, "rollout.group_size"),
         (RolloutConfig, "temperature", 0, "rollout.temperature"),
+        (RolloutConfig, "top_p", 0.9, "rollout.top_p"),
+        (RolloutConfig, "top_p", 0, "rollout.top_p"),
+        (RolloutConfig, "top_k", 5, "rollout.top_k"),
+        (RolloutConfig, "top_k", -1, "rollout.top_k"),
         (RolloutConfig, "max_tokens", 0, "rollout.max_tokens"),
         (RolloutConfig, "max_turns", 0, "rollout.max_turns"),
+        (RolloutConfig, "cut", "keep", "rollout.cut"),
         (RolloutConfig, "concurrent_games", 0, "rollout.concurrent_games"),
         (RolloutConfig, "kv_cache_gib", 0, "rollout.kv_cache_gib"),
         (RolloutConfig, "gpu_memory_utilization", 1.5, "rollout.gpu_memory_utilization"),
         (RolloutConfig, "dtype", "float16", "rollout.dtype"),
-        (AlgorithmConfig, "clip", 0, "algorithm.clip"),
-        (AlgorithmConfig, "clip", 1, "algorithm.clip"),
+        (AlgorithmConfig, "name", "ppo", "algorithm.name"),
+        (AlgorithmConfig, "clip_low", -0.1, "algorithm.clip_low"),
+        (AlgorithmConfig, "clip_low", 1.1, "algorithm.clip_low"),
+        (AlgorithmConfig, "clip_high", -0.1, "algorithm.clip_high"),
+        (AlgorithmConfig, "advantage", "rank", "algorithm.advantage"),
+        (AlgorithmConfig, "kl_estimator", "k4", "algorithm.kl_estimator"),
         (AlgorithmConfig, "kl_coefficient", -0.1, "algorithm.kl_coefficient"),
         (AlgorithmConfig, "entropy_coefficient", -0.1, "algorithm.entropy_coefficient"),
+        (AlgorithmConfig, "correction", "clip", "algorithm.correction"),
+        (AlgorithmConfig, "correction_level", "group", "algorithm.correction_level"),
+        (AlgorithmConfig, "correction_cap", 0.5, "algorithm.correction_cap"),
         (AlgorithmConfig, "max_mismatch", 0, "algorithm.max_mismatch"),
-        (BufferConfig, "batches", 0, "buffer.batches"),
         (BufferConfig, "max_age", -1, "buffer.max_age"),
-        (BufferConfig, "max_groups", -1, "buffer.max_groups"),
+        (BufferConfig, "reuse", 0, "buffer.reuse"),
+        (BufferConfig, "groups", -1, "buffer.groups"),
         (TrainingConfig, "epochs", 0, "training.epochs"),
         (TrainingConfig, "minibatch_size", 0, "training.minibatch_size"),
         (TrainingConfig, "learning_rate", 0, "training.learning_rate"),
@@ -117,11 +130,85 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(
         record(**{key: value})
 
 
+def test_what_is_allowed_is_told() -> None:
+    whole = "the trainer's ratio is for draws from the whole distribution"
+    assert complaint(RolloutConfig, {"top_p": 0.9}) == f"rollout.top_p is 0.9; allowed: 1, {whole}."
+    assert complaint(RolloutConfig, {"top_k": 5}) == f"rollout.top_k is 5; allowed: 0, {whole}."
+    assert complaint(GrpoConfig, {"algorithm": {"name": "ppo"}}) == (
+        'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo, cispo.'
+    )
+    assert complaint(RolloutConfig, {"cut": "keep"}) == 'rollout.cut is "keep"; allowed: forfeit or drop.'
+    assert complaint(AlgorithmConfig, {"kl_estimator": "k4"}) == (
+        'algorithm.kl_estimator is "k4"; allowed: k1, k2 or k3.'
+    )
+    assert complaint(AlgorithmConfig, {"correction": "clip"}) == (
+        'algorithm.correction is "clip"; allowed: none, truncate or mask.'
+    )
+    assert complaint(AlgorithmConfig, {"correction_level": "group"}) == (
+        'algorithm.correction_level is "group"; allowed: token or sequence.'
+    )
+
+
+def test_as_many_groups_may_be_played_as_are_wanted_and_no_fewer() -> None:
+    assert RolloutConfig(groups=24, max_groups=24).max_groups == 24
+    said = complaint(RolloutConfig, {"groups": 24, "max_groups": 23})
+    assert said == "rollout.max_groups is 23; allowed: rollout.groups (24) or more."
+    assert complaint(RolloutConfig, {"groups": 5000}).endswith("allowed: rollout.groups (5000) or more.")
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("grpo", 0.2, 0.2),
+        ("dr_grpo", 0.2, 0.2),
+        ("dapo", 0.2, 0.28),
+        ("gspo", 0.1, 0.1),
+        ("cispo", 1.0, 0.28),
+    ],
+)
+def test_a_clip_that_is_not_given_is_the_algorithms_own(name: str, low: float, high: float) -> None:
+    filled = AlgorithmConfig.from_json(json.dumps({"name": name}))
+    assert (filled.clip_low, filled.clip_high) == (low, high)
+    assert filled == AlgorithmConfig(name=name, clip_low=0, clip_high=0)
+    # What a run's record says, and a stage on a cluster is given, is the numbers.
+    assert json.loads(filled.to_json())["clip_low"] == low and json.loads(filled.to_json())["clip_high"] == high
+    assert AlgorithmConfig.from_json(filled.to_json()) == filled
+
+    given = AlgorithmConfig.from_json(json.dumps({"name": name, "clip_low": 0.5, "clip_high": 3}))
+    assert (given.clip_low, given.clip_high) == (0.5, 3)
+    assert AlgorithmConfig.from_json(given.to_json()) == given
+    half = AlgorithmConfig.from_json(json.dumps({"name": name, "clip_high": 0.3}))
+    assert (half.clip_low, half.clip_high) == (low, 0.3)
+
+
+def test_every_algorithm_has_its_clips() -> None:
+    from tasks.training.losses.catalog import LOSSES
+
+    assert list(LOSSES) == list(CLIPS)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("advantage", ADVANTAGES)
+def test_dr_grpo_does_not_divide_by_the_deviation(name: str, advantage: str) -> None:
+    if (name, advantage) == ("dr_grpo", "standardised"):
+        assert complaint(AlgorithmConfig, {"name": name, "advantage": advantage}) == (
+            'algorithm.advantage is "standardised"; allowed: centred, leave_one_out.'
+        )
+    else:
+        assert AlgorithmConfig(name=name, advantage=advantage).advantage == advantage
+
+
 def test_a_value_of_another_kind_is_refused() -> None:
     assert complaint(GrpoConfig, {"training": {"epochs": 1.5}}) == "training.epochs is 1.5; allowed: a whole number."
     assert complaint(GrpoConfig, {"training": {"epochs": True}}) == "training.epochs is True; allowed: a whole number."
     assert complaint(GrpoConfig, {"rollout": {"dtype": 32}}) == "rollout.dtype is 32; allowed: a word."
     assert complaint(GrpoConfig, {"rollout": 3}) == "rollout is 3; allowed: a JSON object."
+    assert complaint(GrpoConfig, {"algorithm": {"name": 1}}) == "algorithm.name is 1; allowed: a word."
+    assert complaint(GrpoConfig, {"algorithm": {"clip_low": "tight"}}) == (
+        'algorithm.clip_low is "tight"; allowed: a number.'
+    )
+    assert complaint(GrpoConfig, {"buffer": {"reuse": 1.5}}) == "buffer.reuse is 1.5; allowed: a whole number."
+    assert complaint(GrpoConfig, {"rollout": {"top_k": 0.0}}) == "rollout.top_k is 0.0; allowed: a whole number."
     assert GrpoConfig.from_json('{"rollout": {"temperature": 2}}').rollout.temperature == 2  # a whole number will do
 
 
@@ -129,8 +216,12 @@ def test_a_value_of_another_kind_is_refused() -> None:
     ("record", "key"),
     [
         (RolloutConfig, "temperature"),
-        (AlgorithmConfig, "clip"),
+        (RolloutConfig, "top_p"),
+        (AlgorithmConfig, "clip_low"),
+        (AlgorithmConfig, "clip_high"),
         (AlgorithmConfig, "kl_coefficient"),
+        (AlgorithmConfig, "entropy_coefficient"),
+        (AlgorithmConfig, "correction_cap"),
         (TrainingConfig, "learning_rate"),
         (TrainingConfig, "max_norm"),
     ],

@@ -1,5 +1,6 @@
 """Batches on disk: what was written is what is read, whole or not at all."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,6 +58,20 @@ def test_later_stages_add_columns_and_touch_none(tmp_path: Path) -> None:
     assert back.column_names == [*TRAJECTORY.names, "reference_logprobs", "advantage"]
     assert back.select(TRAJECTORY.names).equals(table)
     assert back["reference_logprobs"].to_pylist() == [[0.0] * 6, None]
+
+
+def test_a_dropped_trajectory_has_no_reward_and_nothing_to_train_on(tmp_path: Path) -> None:
+    dropped = replace(trajectory(0), reward=None, action_mask=[False] * 6, logprobs=[0.0] * 6, finish_reason="length")
+    back = read_batch(write_batch(to_table([dropped, trajectory(1)]), tmp_path / "batch"))
+    assert back["reward"].to_pylist() == [None, -1.0]
+    assert back.to_pylist()[0] == vars(dropped)
+
+
+def test_some_columns_are_read_in_the_order_asked_for(tmp_path: Path) -> None:
+    table = to_table([trajectory(i) for i in range(2)])
+    assert read_batch(write_batch(table, tmp_path / "batch"), ["reward", "group_id"]).equals(
+        table.select(["reward", "group_id"])
+    )
 
 
 def test_metrics_beside_a_batch_are_not_read_as_rows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.advantage.task import compute_advantages
-from tasks.buffer.task import select_window
+from tasks.buffer.task import Window, select_window
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import first_policy
@@ -25,14 +25,16 @@ from tasks.training.task import train
 @dynamic
 def iterate(run: Run, first: FlyteDirectory, iterations: int, lag: int, config: GrpoConfig) -> FlyteFile:
     """The loop, unrolled into a graph."""
-    policies, batches, state = [first], [], None
+    policies, batches, state, window = [first], [], None, Window()
     evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(iterations):
-        sampled = rollout(run=run, config=config.rollout, policy=policies[max(0, v - lag)], iteration=v)
-        scored = score_reference(run=run, config=config, batch=sampled, reference=first, iteration=v)
-        batches.append(compute_advantages(run=run, batch=scored, iteration=v))
-        recent = batches[-config.buffer.batches :]
-        window = select_window(run=run, config=config.buffer, batches=recent, policy_version=v)
+        sampler = policies[max(0, v - lag)]
+        batch = rollout(run=run, config=config.rollout, policy=sampler, iteration=v)
+        if config.algorithm.kl_coefficient:
+            batch = score_reference(run=run, config=config, batch=batch, reference=first, iteration=v)
+        batches.append(compute_advantages(run=run, config=config, batch=batch, iteration=v))
+        recent = batches[-(config.buffer.max_age + 1) :]
+        window = select_window(run=run, config=config, batches=recent, before=window, policy_version=v)
         trained = train(
             run=run,
             config=config,
@@ -40,6 +42,7 @@ def iterate(run: Run, first: FlyteDirectory, iterations: int, lag: int, config: 
             window=window,
             batches=recent,
             policy=policies[v],
+            sampler=sampler,
             state=state,
             iteration=v,
         )
@@ -47,7 +50,7 @@ def iterate(run: Run, first: FlyteDirectory, iterations: int, lag: int, config: 
         state = trained.state
         if (v + 1) % config.evaluation.every == 0 or v + 1 == iterations:
             evaluations.append(evaluate(run=run, config=config, policy=trained.policy, version=v + 1))
-    return report(run=run, config=config, evaluations=evaluations, policy=policies[-1], iterations=iterations)
+    return report(run=run, evaluations=evaluations, policy=policies[-1], iterations=iterations)
 
 
 @workflow

@@ -1,6 +1,6 @@
 """Group-relative advantages: how much better a trajectory did than the others on the same seed.
 
-Axes: R trajectories, G members of a group.
+Axes: R trajectories, G members of a group. A reward of NaN is none: that trajectory was dropped, and counts nowhere.
 """
 
 from collections.abc import Sequence
@@ -10,39 +10,56 @@ import pyarrow as pa
 
 from tasks.records import ADVANTAGE, with_column
 
+ROUNDING = 1e-6  # rewards of a group closer than this, relative to the largest, are equal: float32 holds no more
 
-def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
-    """reward - mean of its group, float32 [R]: one reward a trajectory, however many turns it took.
 
-    GRPO (arXiv:2402.03300) without the division by the group's deviation, which would weigh decks by how seldom they
-    are decided (Dr. GRPO, arXiv:2503.20783). A group of equal rewards has advantages of exactly 0. Raises ValueError
-    for a group of one, which has no baseline.
+def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: str = "centred") -> np.ndarray:
+    """Advantages, float32 [R]: one a trajectory, however many turns it took.
+
+        centred        reward - mean of its group
+        standardised   (reward - mean) / deviation, the group's own (divided by G): GRPO, arXiv:2402.03300
+        leave_one_out  reward - mean of the others = (reward - mean) G / (G - 1): RLOO, arXiv:2402.14740
+
+    Dividing by the deviation weighs groups by how seldom they are decided (Dr. GRPO, arXiv:2503.20783). A group of
+    equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which has no baseline.
     """
     rewards = np.asarray(rewards_R, dtype=np.float64)
     _, group_R, sizes = np.unique(np.asarray(group_ids_R), return_inverse=True, return_counts=True)
     if len(sizes) and sizes.min() < 2:
         raise ValueError("group size is 1; allowed: 2 or more, a group of one has no baseline.")
-    advantages_R = rewards - (np.bincount(group_R, weights=rewards) / sizes)[group_R]
-    advantages_R[~decided(rewards, group_ids_R)] = 0.0  # a mean of equal numbers may miss them by a rounding
-    return advantages_R.astype(np.float32)
+    teaches_R = decided(rewards, group_ids_R) & np.isfinite(rewards)
+
+    def mean(values_R: np.ndarray) -> np.ndarray:
+        sums = np.bincount(group_R, weights=np.where(teaches_R, values_R, 0.0), minlength=len(sizes))
+        return (sums / np.maximum(1, counts))[group_R]
+
+    counts = np.bincount(group_R, weights=teaches_R, minlength=len(sizes))
+    advantages_R = rewards - mean(rewards)
+    if kind == "standardised":
+        advantages_R /= np.where(teaches_R, np.sqrt(mean(advantages_R**2)), 1.0)
+    elif kind == "leave_one_out":
+        advantages_R *= (counts / np.maximum(1, counts - 1))[group_R]
+    return np.where(teaches_R, advantages_R, 0.0).astype(np.float32)
 
 
 def decided(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
     """Which trajectories are of a group whose rewards differ, bool [R]: only these carry a gradient."""
     rewards = np.asarray(rewards_R, dtype=np.float64)
     _, group_R = np.unique(np.asarray(group_ids_R), return_inverse=True)
-    low, high = np.full(group_R.max(initial=-1) + 1, np.inf), np.full(group_R.max(initial=-1) + 1, -np.inf)
-    np.minimum.at(low, group_R, rewards)
-    np.maximum.at(high, group_R, rewards)
-    return (low < high)[group_R]
+    low, high, size = (np.full(group_R.max(initial=-1) + 1, start) for start in (np.inf, -np.inf, 0.0))
+    known = np.isfinite(rewards)
+    np.minimum.at(low, group_R[known], rewards[known])
+    np.maximum.at(high, group_R[known], rewards[known])
+    np.maximum.at(size, group_R[known], np.abs(rewards[known]))
+    return (high - low > ROUNDING * size)[group_R]
 
 
-def add_advantages(batch: pa.Table) -> tuple[pa.Table, dict[str, float]]:
+def add_advantages(batch: pa.Table, kind: str = "centred") -> tuple[pa.Table, dict[str, float]]:
     """The batch with its `advantage` column, and metrics."""
     rewards, groups = batch["reward"].to_numpy(), batch["group_id"].to_pylist()
-    advantages = group_advantages(rewards, groups)
+    advantages = group_advantages(rewards, groups, kind)
     kept = decided(rewards, groups)
     return with_column(batch, ADVANTAGE, advantages.tolist()), {
-        "advantage/kept_share": float(kept.mean()),
+        "advantage/dropped_share": float(1 - kept.mean()),
         "advantage/abs_mean": float(np.abs(advantages[kept]).mean()) if kept.any() else 0.0,
     }

@@ -1,12 +1,12 @@
 """The off-policy buffer: a window over immutable batches.
 
     batches   v-3   v-2   v-1   v          one directory each, written once
-    window          └── the last K, whole groups, none older than max_age ──┘
+    window          └── whole groups, freshest first, none older than max_age or used reuse times ──┘
 
-Appending is a longer list, evicting a shorter one; nothing is copied.
+Appending is a longer list, evicting a shorter one; nothing is copied and nothing is deleted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,42 +15,59 @@ import pyarrow as pa
 from tasks.config import BufferConfig
 from tasks.seeds import derived_seed
 
+COLUMNS = ["group_id", "policy_version", "advantage", "trajectory_id"]  # what a selection looks at
+
 
 @dataclass(frozen=True)
 class Selection:
-    """Which groups of the window are trained on. Example: Selection(group_ids=["00007-00003", …], metrics={…})."""
+    """Which groups a training stage learns from.
+
+    Example: `Selection(group_ids=["00007-00003", …], uses={"00006-00011": 1, "00007-00003": 1, …}, metrics={…})`.
+    """
 
     group_ids: list[str]
+    uses: dict[str, int]  # training stages so far, this one included, that each group in reach was in
     metrics: dict[str, float]
 
 
-def select_groups(batches: Sequence[pa.Table], config: BufferConfig, *, policy_version: int, seed: int) -> Selection:
-    """Choose whole groups from the last `config.batches` batches for training on policy `policy_version`.
+def select_groups(
+    batches: Sequence[pa.Table],
+    config: BufferConfig,
+    *,
+    wanted: int,
+    uses: Mapping[str, int],
+    policy_version: int,
+    seed: int,
+) -> Selection:
+    """Choose at most `wanted` whole groups from `batches` for training on policy `policy_version`.
 
-    Left out are groups whose advantages are all 0 (nothing to learn from) and those sampled more than
-    `config.max_age` versions ago. With `config.max_groups`, the freshest are taken first, ties by the seed.
+    `uses` is the selection's before. Left out are groups whose advantages are all 0 (nothing to learn from), those
+    sampled more than `config.max_age` versions ago, and those that `config.reuse` stages have learned from. The
+    freshest are taken first, ties by the seed.
     """
-    window = list(batches)[-config.batches :]
-    rows = pa.concat_tables(
-        [b.select(["group_id", "policy_version", "advantage", "trajectory_id"]) for b in window]
-    ).to_pandas()
+    rows = pa.concat_tables([b.select(COLUMNS) for b in batches]).to_pandas()
+    rows["spread"] = rows["advantage"].abs()
     groups = rows.groupby("group_id", sort=True).agg(
-        version=("policy_version", "min"), size=("trajectory_id", "size"), spread=("advantage", lambda a: a.abs().max())
+        version=("policy_version", "min"), size=("trajectory_id", "size"), spread=("spread", "max")
     )
     fresh = groups["version"] >= policy_version - config.max_age
     informative = groups["spread"] > 0
-    eligible = groups[fresh & informative].copy()
+    unspent = np.array([uses.get(group, 0) < config.reuse for group in groups.index], dtype=bool)
+    eligible = groups[fresh & informative & unspent].copy()
     eligible["tie"] = [derived_seed("buffer", seed, policy_version, group) for group in eligible.index]
-    chosen = eligible.sort_values(["version", "tie"], ascending=[False, True])
-    if config.max_groups:
-        chosen = chosen.head(config.max_groups)
+    chosen = eligible.sort_values(["version", "tie"], ascending=[False, True]).head(wanted)
     ages = policy_version - chosen["version"].to_numpy()
+    taken = set(chosen.index)
+    counts = {group: uses.get(group, 0) + (group in taken) for group in groups.index[fresh]}
     return Selection(
         group_ids=chosen.index.tolist(),
+        uses={group: count for group, count in counts.items() if count},
         metrics={
-            "buffer/groups_in_window": float(len(groups)),
+            "buffer/groups_in_reach": float(len(groups)),
             "buffer/groups_too_old": float((~fresh).sum()),
             "buffer/groups_without_gradient": float((fresh & ~informative).sum()),
+            "buffer/groups_used_up": float((fresh & informative & ~unspent).sum()),
+            "buffer/groups_waiting": float(len(eligible) - len(chosen)),
             "buffer/groups": float(len(chosen)),
             "buffer/trajectories": float(chosen["size"].sum()),
             "buffer/staleness_mean": float(np.average(ages, weights=chosen["size"])) if len(chosen) else 0.0,

@@ -8,6 +8,7 @@ Axis: E games.
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -129,16 +130,18 @@ def evaluate_policy(
 def _episodes(
     policy: Path, kind: EnvironmentKind, rollout: RolloutConfig, url: str, games: int, seed: int, temperature: float
 ) -> list[Episode]:
-    return play_in_waves(
-        open_engine(policy, rollout),
-        open_chat(policy),
-        kind,
-        open_games(kind, url),
-        held_out_seeds(seed, games),
-        rollout,
-        temperature=temperature,
-        reply_seed=lambda game, turn: derived_seed("evaluation reply", seed, game, turn),
-    )
+    engine, chat = open_engine(policy, rollout), open_chat(policy)
+    with closing(open_games(kind, url)) as opened:
+        return play_in_waves(
+            engine,
+            chat,
+            kind,
+            opened,
+            held_out_seeds(seed, games),
+            rollout,
+            temperature=temperature,
+            reply_seed=lambda game, turn: derived_seed("evaluation reply", seed, game, turn),
+        )
 
 
 def _choices(kind: EnvironmentKind, episodes: Sequence[Episode]) -> list[tuple[str, str, int, int]]:

@@ -1,11 +1,12 @@
 """What people see of a training: evaluation.json and heat map of one policy, summary and curves of the whole run."""
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.config import RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.evaluation import pictures
 from tasks.evaluation.evaluate import Evaluation, evaluate_policy, heat_map_cells, numbers
@@ -39,13 +40,14 @@ def table_columns(evaluation: Evaluation) -> dict[str, float]:
     return numbers(evaluation) | optimum
 
 
-def write_report(run: Run, config: GrpoConfig, evaluations: list[Path], policy: Path, iterations: int) -> Path:
+def write_report(run: Run, evaluations: list[Path], policy: Path, iterations: int) -> Path:
     """Write summary.json and pictures into the run's folder and MLflow, print the table, finish the MLflow run."""
     found = [read_evaluation(folder) for folder in evaluations]
     first, last = found[0], found[-1]
     folder = run_folder(run.name)
-    games_an_iteration = config.rollout.groups * config.rollout.group_size
-    _draw(run, folder, found, games_an_iteration)
+    games = [int(value) for _, value in mlflow_run.metric_history(run, "rollout/games")]
+    played = [0, *itertools.accumulate(games)]
+    _draw(run, folder, found, played)
     summary: Mapping[str, object] = {
         "expected_reward": last.expected_reward,
         "expected_reward_ci95": last.expected_reward_ci95,
@@ -55,7 +57,7 @@ def write_report(run: Run, config: GrpoConfig, evaluations: list[Path], policy: 
         "invalid_rate": last.invalid_rate,
         "agreement": last.agreement,
         "iterations": iterations,
-        "games": iterations * games_an_iteration,
+        "games": played[-1],
         "evaluation_games": last.games,
         "before": {"expected_reward": first.expected_reward, "win_rate": first.win_rate, "regret": first.regret},
         "seconds": round(mlflow_run.seconds_since_start(run), 1),
@@ -71,19 +73,16 @@ def write_report(run: Run, config: GrpoConfig, evaluations: list[Path], policy: 
     return path
 
 
-def _draw(run: Run, folder: Path, evaluations: list[Evaluation], games_an_iteration: int) -> None:
-    points = [
-        {**numbers(e), "version": e.policy_version, "games": e.policy_version * games_an_iteration} for e in evaluations
-    ]
+def _draw(run: Run, folder: Path, evaluations: list[Evaluation], played: list[int]) -> None:
+    """`played` are the games before policy version 0, 1, …"""
+    points = [{**numbers(e), "version": e.policy_version, "games": played[e.policy_version]} for e in evaluations]
     players = evaluations[-1].players
     references = {name.replace("_", " "): player["expected_reward"] for name, player in players.items()}
-    training = [
-        ((step + 1) * games_an_iteration, value)
-        for step, value in mlflow_run.metric_history(run, "rollout/reward_mean")
-    ]
+    training = [(played[step + 1], value) for step, value in mlflow_run.metric_history(run, "rollout/reward_mean")]
     curve = pictures.learning_curve(points, references, f"{run.name}: learning {run.environment}", training)
     pictures.save(curve, folder / "learning_curve.png")
     times = {stage: [v for _, v in mlflow_run.metric_history(run, f"time/{stage}_s")] for stage in STAGES}
+    times = {stage: seconds for stage, seconds in times.items() if seconds}
     pictures.save(pictures.stage_times(times), folder / "stage_times.png")
     cells = heat_map_cells(get_environment(run.environment), evaluations[-1])
     pictures.save(

@@ -36,16 +36,12 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
 
 
 @task
-def report(
-    run: Run, config: GrpoConfig, evaluations: list[FlyteDirectory], policy: FlyteDirectory, iterations: int
-) -> FlyteFile:
+def report(run: Run, evaluations: list[FlyteDirectory], policy: FlyteDirectory, iterations: int) -> FlyteFile:
     """Write summary.json and the pictures, show the table, close the MLflow run; returns the summary."""
     from tasks.evaluation.report import write_report
 
     with failing_loudly(run):
-        summary = write_report(
-            run, config, [Path(e.download()) for e in evaluations], Path(policy.download()), iterations
-        )
+        summary = write_report(run, [Path(e.download()) for e in evaluations], Path(policy.download()), iterations)
     return FlyteFile(str(summary))
 
 

@@ -1,12 +1,15 @@
 """One batch of trajectories: groups of games that share a deck, played by one policy version."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from tasks.advantage.advantages import decided
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, Games, get_environment
 from tasks.policy.chat import Chat, open_chat
@@ -33,33 +36,44 @@ def play_in_waves(
     temperature: float,
     reply_seed: Callable[[int, int], int],
 ) -> list[Episode]:
-    """Play one game for each environment seed, `config.concurrent_games` of them at once; closes `games`.
+    """Play one game for each environment seed, `config.concurrent_games` of them at once.
 
     `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`.
     """
     episodes: list[Episode] = []
-    try:
-        for first in range(0, len(seeds), config.concurrent_games):
-            episodes += play(
-                engine,
-                chat,
-                kind.agent,
-                games,
-                seeds[first : first + config.concurrent_games],
-                temperature=temperature,
-                max_tokens=config.max_tokens,
-                max_turns=config.max_turns,
-                sampling_seed=lambda game, turn, first=first: reply_seed(first + game, turn),
-            )
-    finally:
-        games.close()
+    for first in range(0, len(seeds), config.concurrent_games):
+        episodes += play(
+            engine,
+            chat,
+            kind.agent,
+            games,
+            seeds[first : first + config.concurrent_games],
+            temperature=temperature,
+            max_tokens=config.max_tokens,
+            max_turns=config.max_turns,
+            sampling_seed=lambda game, turn, first=first: reply_seed(first + game, turn),
+        )
     return episodes
+
+
+def groups_to_play(played: int, kept: int, config: RolloutConfig) -> int:
+    """Groups to play next: as many as should bring `kept`, those so far whose rewards differ, to `config.groups`.
+
+    At most what `config.concurrent_games` holds at once, and `config.max_groups` in all; 0 when there is enough. A
+    group of equal rewards teaches nothing and is replaced by further ones: DAPO's dynamic sampling (arXiv:2503.14476).
+    """
+    if kept >= config.groups:
+        return 0
+    kept_share = max(1, kept) / played if played else 1.0
+    at_once = max(1, config.concurrent_games // config.group_size)
+    return min(math.ceil((config.groups - kept) / kept_share), at_once, config.max_groups - played)
 
 
 def sample_batch(
     policy: Path, config: RolloutConfig, *, environment: str, url: str, run_seed: int, iteration: int
 ) -> tuple[pa.Table, dict[str, float]]:
-    """Play `config.groups` groups of `config.group_size` games; returns the batch and its metrics.
+    """Play groups of `config.group_size` games until the rewards of `config.groups` of them differ, or
+    `config.max_groups` were played; returns the batch, which holds them all, and its metrics.
 
     The same arguments give the same batch. Groups are numbered within the iteration; each has a deck of its own.
     """
@@ -67,37 +81,57 @@ def sample_batch(
     kind = get_environment(environment)
     version = read_info(policy).version
     chat, engine = open_chat(policy), open_engine(policy, config)
-    games = open_games(kind, url)
-    ready = time.perf_counter()
-    members = range(config.groups * config.group_size)
-    episodes = play_in_waves(
-        engine,
-        chat,
-        kind,
-        games,
-        [training_seed(run_seed, iteration, i // config.group_size) for i in members],
-        config,
-        temperature=config.temperature,
-        reply_seed=lambda game, turn: derived_seed("reply", run_seed, iteration, game, turn),
-    )
-    trajectories = [
-        _trajectory(e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config)
-        for i, e in zip(members, episodes, strict=True)
-    ]
-    seconds = time.perf_counter() - ready
-    return to_table(trajectories), _metrics(trajectories, seconds, ready - started)
+    trajectories: list[Trajectory] = []
+    played = kept = 0
+    with closing(open_games(kind, url)) as games:
+        ready = time.perf_counter()
+        while wave := groups_to_play(played, kept, config):
+            members = range(played * config.group_size, (played + wave) * config.group_size)
+            episodes = play_in_waves(
+                engine,
+                chat,
+                kind,
+                games,
+                [training_seed(run_seed, iteration, i // config.group_size) for i in members],
+                config,
+                temperature=config.temperature,
+                reply_seed=lambda game, turn, first=members[0]: derived_seed(
+                    "reply", run_seed, iteration, first + game, turn
+                ),
+            )
+            trajectories += [
+                _trajectory(e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config)
+                for i, e in zip(members, episodes, strict=True)
+            ]
+            played += wave
+            kept = _kept(trajectories) // config.group_size
+        seconds = time.perf_counter() - ready
+    table = to_table(trajectories)
+    metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(trajectories, seconds)}
+    return table, {**metrics, "time/rollout_setup_s": ready - started}
+
+
+def _rewards(trajectories: Sequence[Trajectory]) -> np.ndarray:
+    return np.array([t.reward for t in trajectories], dtype=np.float64)  # NaN where there is none
+
+
+def _kept(trajectories: Sequence[Trajectory]) -> int:
+    """Trajectories of groups whose rewards differ."""
+    return int(decided(_rewards(trajectories), [t.group_id for t in trajectories]).sum())
 
 
 def _trajectory(episode: Episode, group_id: str, member: int, version: int, config: RolloutConfig) -> Trajectory:
+    dropped = config.cut == "drop" and episode.finish_reason in ("length", "max_turns")
+    reward = config.invalid_reward if episode.reward is None else episode.reward
     return Trajectory(
         trajectory_id=f"{group_id}-{member}",
         group_id=group_id,
         policy_version=version,
         seed=episode.seed,
         token_ids=episode.token_ids,
-        action_mask=episode.action_mask,
-        logprobs=episode.logprobs,
-        reward=config.invalid_reward if episode.reward is None else episode.reward,
+        action_mask=[False] * len(episode.action_mask) if dropped else episode.action_mask,
+        logprobs=[0.0] * len(episode.logprobs) if dropped else episode.logprobs,
+        reward=None if dropped else reward,
         turns=episode.turns,
         invalid=episode.finish_reason != "finished",
         finish_reason=episode.finish_reason,
@@ -105,17 +139,19 @@ def _trajectory(episode: Episode, group_id: str, member: int, version: int, conf
     )
 
 
-def _metrics(trajectories: Sequence[Trajectory], seconds: float, setup_seconds: float) -> dict[str, float]:
-    rewards = np.array([t.reward for t in trajectories])
+def _metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, float]:
+    rewards = _rewards(trajectories)
+    rewards = rewards[np.isfinite(rewards)]
     sampled = sum(sum(t.action_mask) for t in trajectories)
     return {
-        "rollout/reward_mean": float(rewards.mean()),
+        "rollout/games": float(len(trajectories)),
+        "rollout/reward_mean": float(rewards.mean()) if len(rewards) else math.nan,
         "rollout/invalid_share": float(np.mean([t.invalid for t in trajectories])),
         "rollout/cut_share": float(np.mean([t.finish_reason == "length" for t in trajectories])),
+        "rollout/max_turns_share": float(np.mean([t.finish_reason == "max_turns" for t in trajectories])),
         "rollout/turns_mean": float(np.mean([t.turns for t in trajectories])),
         "rollout/tokens_mean": float(np.mean([len(t.token_ids) for t in trajectories])),
         "rollout/games_per_s": len(trajectories) / seconds,
         "rollout/sampled_tokens_per_s": sampled / seconds,
         "time/rollout_s": seconds,
-        "time/rollout_setup_s": setup_seconds,
     }

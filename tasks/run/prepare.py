@@ -14,7 +14,15 @@ from tasks.tracking import mlflow_run
 
 
 def check_inputs(
-    *, run_name: str, policy: str, environment: str, environment_url: str, iterations: int, seed: int, lag: int
+    *,
+    run_name: str,
+    policy: str,
+    environment: str,
+    environment_url: str,
+    iterations: int,
+    seed: int,
+    lag: int,
+    config: GrpoConfig,
 ) -> None:
     """Raise ValueError, in one sentence, for an input that a training cannot work with."""
     name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -27,6 +35,12 @@ def check_inputs(
     require(iterations >= 1, "iterations", iterations, "1 or more")
     require(0 <= seed < 2**31, "seed", seed, "0 to 2147483647")
     require(lag in (0, 1), "lag", lag, "0 or 1")
+    require(
+        config.buffer.max_age >= lag,
+        "buffer.max_age",
+        config.buffer.max_age,
+        f"{lag} or more with lag {lag}, every batch is that old when it is trained on",
+    )
     check_task(policy=policy, environment=environment, environment_url=environment_url)
 
 

@@ -30,7 +30,7 @@ def prepare(
         "seed": seed,
         "lag": lag,
     }
-    check_inputs(**inputs)  # type: ignore[arg-type]
+    check_inputs(**inputs, config=config)  # type: ignore[arg-type]
     use_scratch_folder()
     run = open_run(inputs, config)
     console.stage(f"run {run.name}")

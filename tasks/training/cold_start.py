@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from tasks.config import TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import EnvironmentKind, get_environment
@@ -20,7 +21,8 @@ from tasks.policy.tiny import make_tokenizer, make_weights
 from tasks.seeds import derived_seed
 from tasks.stages import CACHE_VERSION
 from tasks.training.losses.supervised import supervised_loss
-from tasks.training.packing import Ragged
+from tasks.training.losses.tokens import Totals
+from tasks.training.packing import Ragged, Rows
 from tasks.training.trainer import Trainer
 
 
@@ -68,6 +70,13 @@ def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
     return Ragged(np.array(offsets), np.array(token_ids), np.array(mask, dtype=bool))
 
 
+def imitation(
+    logprobs_K: torch.Tensor, entropy_K: torch.Tensor, _: Rows, size: Totals
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The supervised loss as a trainer asks for it."""
+    return supervised_loss(logprobs_K, entropy_K, size.tokens)
+
+
 def make_tiny(
     target: Path, config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int
 ) -> PolicyInfo:
@@ -90,7 +99,7 @@ def make_tiny(
         order = np.random.default_rng(seed)
         for _ in range(config.cold_start_steps):
             members = order.choice(len(data), size=min(config.cold_start_batch, len(data)), replace=False)
-            trainer.step(data, members.tolist(), supervised_loss, lambda rows: {})
+            trainer.step(data, members.tolist(), imitation)
             trainer.schedule.step()
         trainer.export(folder, folder)
         return seal(folder, version=0, parent="")

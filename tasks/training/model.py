@@ -160,5 +160,7 @@ def export_weights(model: nn.Module, adapter: BaseStateDictAdapter, template: Pa
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in hf.items()}
     if dist.get_rank() == 0:
         if template != folder:
-            copy_all_but(template, folder, drop=("*.safetensors", "*.safetensors.index.json", "policy.json"))
-        save_torch_state_dict({name: t.cpu().contiguous() for name, t in whole.items()}, folder)
+            copy_all_but(template, folder, drop=("*.safetensors", "*.safetensors.index.json", "policy.json", "_*"))
+        # Copies: a gathered or split weight may be a view of a larger storage, which safetensors would not write.
+        owned = {name: t.cpu().clone(memory_format=torch.contiguous_format) for name, t in whole.items()}
+        save_torch_state_dict(owned, folder)

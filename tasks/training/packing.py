@@ -31,6 +31,11 @@ class Ragged:
         """Tokens of each trajectory."""
         return np.diff(self.offsets_R)
 
+    @property
+    def sampled_R(self) -> np.ndarray:
+        """Sampled tokens of each trajectory."""
+        return np.diff(np.concatenate([[0], np.cumsum(self.action_mask_N)])[self.offsets_R])
+
 
 def flat(table: pa.Table, column: str) -> np.ndarray:
     """The values of a list column, one row behind the other."""
@@ -85,12 +90,15 @@ class Rows:
     place_K: torch.Tensor
     target_K: torch.Tensor
     source_K: np.ndarray
-    trajectory_K: np.ndarray  # which trajectory each sampled token belongs to
+    trajectory_K: np.ndarray  # which trajectory each sampled token belongs to; its tokens are all here
 
 
-def build_rows(data: Ragged, plan: Sequence[Sequence[int]]) -> Rows:
-    """Lay out the trajectories of each planned row. The tail behind the last one is a document of its own."""
-    T = max((sum(int(data.lengths_R[r]) for r in row) for row in plan), default=0) or 1
+def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1) -> Rows:
+    """Lay out the trajectories of each planned row: as long as the longest row, `length` at least.
+
+    The tail behind the last trajectory of a row is a document of its own.
+    """
+    T = max([length, *(sum(int(data.lengths_R[r]) for r in row) for row in plan)])
     token_ids = np.zeros((len(plan), T), dtype=np.int64)
     positions = np.zeros((len(plan), T), dtype=np.int64)
     rows, places, targets, sources, trajectories = [], [], [], [], []

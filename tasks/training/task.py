@@ -35,10 +35,14 @@ def train(
     window: Window,
     batches: list[FlyteDirectory],
     policy: FlyteDirectory,
+    sampler: FlyteDirectory,
     state: FlyteDirectory | None,
     iteration: int,
 ) -> Trained:
-    """Train policy `iteration` on the window; returns policy `iteration + 1`."""
+    """Train policy `iteration` on the window; returns policy `iteration + 1`.
+
+    `sampler` is the policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
+    """
     from tasks.buffer.window import take
     from tasks.records import read_batch
     from tasks.training.train import next_policy
@@ -49,6 +53,7 @@ def train(
         metrics = next_policy(
             take([read_batch(folder) for folder in folders], window.group_ids),
             Path(policy.download()),
+            Path(sampler.download()),
             Path(state.download()) if state else None,
             config,
             run_token=run.token,
@@ -59,7 +64,7 @@ def train(
         )
         sampled = read_metrics(folders[-1])
         started = sampled.pop(STARTED)
-        worked = sampled["time/rollout_s"] + sampled["time/reference_s"] + metrics["time/train_s"]
+        worked = sampled["time/rollout_s"] + sampled.get("time/reference_s", 0.0) + metrics["time/train_s"]
         metrics["time/iteration_s"] = time.time() - started
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
         write_metrics(run, target, metrics, step=iteration)

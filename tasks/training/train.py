@@ -6,26 +6,31 @@ Axes: R trajectories, N tokens, K sampled tokens of a forward pass (see `packing
 import math
 import time
 from collections import defaultdict
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import torch
 
-from tasks.config import AlgorithmConfig, GrpoConfig
+from tasks.config import AlgorithmConfig, GrpoConfig, TrainingConfig
 from tasks.folders import written_whole
 from tasks.policy.checkpoint import read_info, seal
-from tasks.training.losses.grpo import grpo_loss
-from tasks.training.packing import Rows, flat, ragged
-from tasks.training.trainer import Trainer, resume, retire
+from tasks.training.checks import batch_names, check_fits, mismatch, trainable
+from tasks.training.losses.catalog import LOSSES
+from tasks.training.losses.correction import correction_weights
+from tasks.training.losses.tokens import SampledTokens, Totals
+from tasks.training.packing import Ragged, Rows, flat
+from tasks.training.trainer import Loss, Trainer, resume, retire
 
-CHECKED = 256  # fresh trajectories on which trainer and generator are compared
+STEPS = "_steps.csv"  # beside the weights: what every optimizer step measured
 
 
 def next_policy(
     window: pa.Table,
     policy: Path,
+    sampler: Path,
     state: Path | None,
     config: GrpoConfig,
     *,
@@ -37,22 +42,28 @@ def next_policy(
 ) -> dict[str, float]:
     """Train `policy` on `window`; write the next version to `target` and the trainer's state to `target_state`.
 
-    `state` is what the stage before left, None for the first. Nothing is written when the training fails.
+    `sampler` is the policy that sampled the newest batch: `policy` itself, or with lag 1 an older one. `state` is what
+    the stage before left, None for the first. Nothing is written when the training fails.
     """
-    info = read_info(policy)
+    info, temperature = read_info(policy), config.rollout.temperature
     trainer = resume(
-        policy,
-        state,
-        config.training,
-        run_token=run_token,
-        temperature=config.rollout.temperature,
-        iterations=iterations,
+        policy, state, config.training, run_token=run_token, temperature=temperature, iterations=iterations
     )
-    metrics = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed)
+    sampled_by, scorer = read_info(sampler), trainer
+    if sampled_by.digest != info.digest:
+        scorer = Trainer(sampler, config.training, temperature=temperature, schedule_steps=1)
+    started = time.perf_counter()
+    check_fits(window, config.training.seq_len)
+    metrics = mismatch(scorer, window, config.algorithm, policy_version=sampled_by.version)
+    del scorer
+    found, steps = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed)
+    metrics |= {**found, "time/train_s": time.perf_counter() - started}
     with written_whole(target_state) as folder:
         trainer.save_state(folder)
     with written_whole(target) as folder:
         trainer.export(policy, folder)
+        if steps:
+            pa_csv.write_csv(pa.Table.from_pylist(steps), folder / STEPS)
         sealed = seal(folder, info.version + 1, info.digest)
     retire(trainer, run_token, sealed.digest)
     return metrics
@@ -60,73 +71,98 @@ def next_policy(
 
 def train_on(
     window: pa.Table, trainer: Trainer, algorithm: AlgorithmConfig, *, policy_version: int, seed: int
-) -> dict[str, float]:
-    """Take `epochs` passes over the trajectories of `window` in minibatches; returns means of what was measured.
+) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Take `epochs` passes over the trajectories of `window` in minibatches.
 
-    Raises ValueError when trajectories sampled by this very policy version have, on average, other log-probabilities
-    here than where they were sampled, and FloatingPointError for a loss or gradient that is not finite; both name
-    the policy version, and no weights have been written.
+    Returns metrics, means over the optimizer steps (maxima for names that end in `_max`), and what each step measured.
+    A sampled token without a finite log-probability of the generator is not trained on, and counted.
+
+    Raises ValueError for a window in which no token has one, and FloatingPointError for a loss or gradient that is not
+    finite; both name policy version and batch, and no weights have been written.
     """
-    started = time.perf_counter()
-    config, data = trainer.config, ragged(window)
-    generator_N = flat(window, "logprobs")
-    reference_N = flat(window, "reference_logprobs")
-    advantages_R = window["advantage"].to_numpy()
-    fresh_R = window["policy_version"].to_numpy() == policy_version
-
-    def columns(rows: Rows) -> dict[str, torch.Tensor]:
-        return {
-            "generator_logprobs_K": torch.from_numpy(generator_N[rows.source_K]),
-            "reference_logprobs_K": torch.from_numpy(reference_N[rows.source_K]),
-            "advantages_K": torch.from_numpy(advantages_R[rows.trajectory_K]),
-        }
-
-    metrics = mismatch(trainer, window, fresh_R, algorithm, policy_version)
-    measured: dict[str, list[float]] = defaultdict(list)
-    for epoch in range(config.epochs if len(data) else 0):
-        order = np.random.default_rng([seed, policy_version, epoch]).permutation(len(data))
-        minibatches = max(1, round(len(data) / config.minibatch_size))
-        for number, members in enumerate(np.array_split(order, minibatches)):
-            loss = partial(grpo_loss, config=algorithm)
-            try:
-                result = trainer.step(data, members.tolist(), loss, columns)
-            except FloatingPointError as error:
-                raise FloatingPointError(
-                    f"training of policy version {policy_version}, epoch {epoch}, minibatch {number}: {error}"
-                ) from None
-            for name, value in result.items():
-                measured[name].append(value)
-    for name, values in measured.items():
-        metrics[f"train/{name}"] = max(values) if name.endswith("_max") else sum(values) / len(values)
-    metrics["train/steps"] = float(len(measured["loss"]))
-    metrics["train/learning_rate"] = trainer.learning_rate
-    metrics["time/train_s"] = time.perf_counter() - started
-    trainer.schedule.step()
-    return metrics
-
-
-def mismatch(
-    trainer: Trainer,
-    window: pa.Table,
-    fresh_R: np.ndarray,
-    algorithm: AlgorithmConfig,
-    policy_version: int,
-) -> dict[str, float]:
-    """How far the log-probabilities of trainer and generator are apart on trajectories of the present version.
-
-    Both hold the same weights then, so every ratio should be 1. The first CHECKED trajectories answer for all. Empty
-    when the window holds none.
-    """
-    if not fresh_R.any():
-        return {}
-    fresh = window.filter(pa.array(fresh_R)).slice(0, CHECKED)
-    data = ragged(fresh)
-    mask_N = data.action_mask_N
-    gap_K = (trainer.score(data) - flat(fresh, "logprobs"))[mask_N]
-    mean = float(np.abs(gap_K).mean())
-    if not (math.isfinite(mean) and mean <= algorithm.max_mismatch):
+    config, (data, dropped) = trainer.config, trainable(window)
+    if dropped and not data.action_mask_N.any():
         raise ValueError(
-            f"mismatch between generator and trainer on policy version {policy_version} is {mean:.4g} nats a token; "
-            f"allowed: at most algorithm.max_mismatch = {algorithm.max_mismatch}."
+            f"no sampled token of {batch_names(window)} for policy version {policy_version} has a log-probability of "
+            f"the generator that is finite; allowed: finite numbers."
         )
-    return {"train/mismatch_mean": mean, "train/mismatch_max": float(np.abs(gap_K).max())}
+    loss = window_loss(window, data, trainer, algorithm)
+    steps: list[dict[str, float]] = []
+    for epoch, number, members in minibatches(data, config, seed=seed, policy_version=policy_version):
+        try:
+            result = trainer.step(data, members.tolist(), loss)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"training of policy version {policy_version} stopped in epoch {epoch}, minibatch {number} of "
+                f"{batch_names(window.take(members))}: {error}"
+            ) from None
+        square = result.pop("ratio_square")
+        result["ess_share"] = result["ratio_mean"] ** 2 / square if square else math.nan
+        steps.append({"epoch": epoch, "minibatch": number, "learning_rate": trainer.learning_rate, **result})
+    measured: dict[str, list[float]] = defaultdict(list)
+    for step in steps:
+        for name, value in step.items():
+            measured[name].append(value)
+    metrics = {
+        f"train/{name}": max(values) if name.endswith("_max") else sum(values) / len(values)
+        for name, values in measured.items()
+        if name not in ("epoch", "minibatch")
+    }
+    metrics["train/grad_norm_max"] = max(measured["grad_norm"], default=0.0)
+    metrics["train/dropped_tokens"] = float(dropped)
+    metrics["train/steps"] = float(len(steps))
+    metrics["train/learning_rate"] = trainer.learning_rate
+    trainer.schedule.step()
+    return metrics, steps
+
+
+def minibatches(
+    data: Ragged, config: TrainingConfig, *, seed: int, policy_version: int
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """(epoch, number, trajectories of one optimizer step): each trajectory with a token to train on once an epoch."""
+    teaching = np.flatnonzero(data.sampled_R)
+    for epoch in range(config.epochs if len(teaching) else 0):
+        order = np.random.default_rng([seed, policy_version, epoch]).permutation(teaching)
+        parts = max(1, round(len(order) / config.minibatch_size))
+        for number, members in enumerate(np.array_split(order, parts)):
+            yield epoch, number, members
+
+
+def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: AlgorithmConfig) -> Loss:
+    """The algorithm's loss on rows of `window`, whose sampled tokens are those of `data`.
+
+    With `correction` the trainer first scores the whole window: these log-probabilities, from before the first
+    step, are what the ratio divides by.
+    """
+    generator_N = flat(window, "logprobs")
+    old_N = trainer.score(data) if algorithm.correction != "none" else generator_N
+    reference_N = flat(window, "reference_logprobs") if algorithm.kl_coefficient else None
+    advantages_R = window["advantage"].to_numpy()
+    assert reference_N is None or len(reference_N) == len(generator_N), "a group to train on was not scored"
+
+    def loss(
+        logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        def on_device(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(values).to(trainer.device)
+
+        generator_K, old_K = on_device(generator_N[rows.source_K]), on_device(old_N[rows.source_K])
+        trajectory_K = on_device(np.unique(rows.trajectory_K, return_inverse=True)[1])
+        weights_K, corrected = torch.ones_like(old_K), {}
+        if algorithm.correction != "none":
+            weights_K, changed_K = correction_weights(old_K, generator_K, trajectory_K, algorithm)
+            corrected = {"weight_mean": weights_K.sum(), "weight_capped_share": changed_K.float().sum()}
+        tokens = SampledTokens(
+            logprobs_K=logprobs_K,
+            entropy_K=entropy_K,
+            generator_logprobs_K=generator_K,
+            old_logprobs_K=old_K,
+            weights_K=weights_K,
+            reference_logprobs_K=None if reference_N is None else on_device(reference_N[rows.source_K]),
+            advantages_K=on_device(advantages_R[rows.trajectory_K]),
+            trajectory_K=trajectory_K,
+        )
+        value, metrics = LOSSES[algorithm.name](tokens, size, algorithm)
+        return value, metrics | corrected
+
+    return loss

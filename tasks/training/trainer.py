@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from tasks.config import TrainingConfig
 from tasks.policy.checkpoint import read_info
+from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model, export_weights
 from tasks.training.packing import Ragged, Rows, build_rows, plan_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils
@@ -22,7 +23,17 @@ from tasks.training.titan import ON_CPU, attention_masks, dist_utils
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 
-Loss = Callable[..., tuple[torch.Tensor, dict[str, torch.Tensor]]]
+# From log-probabilities and entropies [K] of some rows, with the size of the whole step, to a loss and sums over K.
+Loss = Callable[[torch.Tensor, torch.Tensor, Rows, Totals], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+def token_logprobs(
+    logits_KV: torch.Tensor, target_K: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each target and entropy in nats, both [K] and at the sampling temperature."""
+    all_logprobs_KV = torch.log_softmax(logits_KV.float() / temperature, dim=-1)
+    entropy_K = -(all_logprobs_KV.exp() * all_logprobs_KV).sum(-1)
+    return all_logprobs_KV.gather(-1, target_K[:, None])[:, 0], entropy_K
 
 
 class Trainer:
@@ -37,6 +48,7 @@ class Trainer:
         self.temperature = temperature
         self.steps = 0  # optimizer steps so far
         self.model, self.adapter, self.parallel_dims = build_model(policy, config.seq_len)
+        self.model._skip_lm_head = True  # pyright: ignore[reportArgumentType]  # see _forward
         self.device = torch.device("cpu") if ON_CPU else torch.device("cuda", torch.cuda.current_device())
         self.optimizers = OptimizersContainer.Config(
             param_groups=[
@@ -79,20 +91,22 @@ class Trainer:
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
         positions_BT = rows.positions_BT.to(self.device)
-        logits_BTV = self.model(
+        hidden_BTD = self.model(
             rows.token_ids_BT.to(self.device),
             positions=positions_BT,
             attention_masks=attention_masks(self.model, positions_BT),
         )
-        logits_KV = logits_BTV[rows.row_K, rows.place_K].float() / self.temperature
-        all_logprobs_KV = torch.log_softmax(logits_KV, dim=-1)
-        entropy_K = -(all_logprobs_KV.exp() * all_logprobs_KV).sum(-1)
-        logprobs_K = all_logprobs_KV.gather(-1, rows.target_K.to(self.device)[:, None])[:, 0]
-        return logprobs_K, entropy_K
+        # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
+        logits_KV = self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None])[0]
+        return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
+
+    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+        """Which trajectories share a row."""
+        return plan_rows(data.lengths_R, members, self.config.seq_len)
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
         """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank."""
-        plan = plan_rows(data.lengths_R, members, self.config.seq_len)
+        plan = self.plan(data, members)
         world, rank = dist.get_world_size(), dist.get_rank()
         plan += [[]] * (-len(plan) % world)
         mine = plan[rank::world]
@@ -109,29 +123,27 @@ class Trainer:
             dist.all_reduce(scores_N)
         return scores_N.numpy()
 
-    def step(
-        self, data: Ragged, members: Sequence[int], loss: Loss, columns: Callable[[Rows], dict[str, torch.Tensor]]
-    ) -> dict[str, float]:
+    def step(self, data: Ragged, members: Sequence[int], loss: Loss) -> dict[str, float]:
         """One optimizer step on the trajectories `members`.
 
-        `columns(rows)` gives the further tensors [K] that `loss` takes. Returns means over the sampled tokens of the
-        whole step (maxima for keys that end in `_max`), the loss and the gradient norm before clipping.
+        `loss` is asked once a forward pass. Returns means over the sampled tokens of the whole step (maxima for keys
+        that end in `_max`), the loss and the gradient norm before clipping.
 
         Raises FloatingPointError when loss or gradient is not finite; weights and optimizer are as before.
         """
-        divisor = float(sum(data.action_mask_N[data.offsets_R[r] : data.offsets_R[r + 1]].sum() for r in members))
+        sampled = data.sampled_R[list(members)]
+        size = Totals(tokens=float(sampled.sum()), trajectories=float((sampled > 0).sum()))
         totals: dict[str, float] = {"loss": 0.0}
         for rows in self._parts(data, members, self.config.rows):
             logprobs_K, entropy_K = self._forward(rows)
-            further = {name: value.to(self.device) for name, value in columns(rows).items()}
-            value, metrics = loss(logprobs_K, entropy_K, divisor=divisor, **further)
+            value, metrics = loss(logprobs_K, entropy_K, rows, size)
             value.backward()
             totals["loss"] += float(value.detach())
             for name, amount in metrics.items():
                 if name.endswith("_max"):
                     totals[name] = max(totals.get(name, -math.inf), float(amount))
                 else:
-                    totals[name] = totals.get(name, 0.0) + float(amount) / divisor
+                    totals[name] = totals.get(name, 0.0) + float(amount) / size.tokens
         totals = self._over_ranks(totals)
         norm = float(dist_utils.clip_grad_norm_(self.model.parameters(), self.config.max_norm, foreach=True))
         if not (math.isfinite(totals["loss"]) and math.isfinite(norm)):

@@ -1,5 +1,7 @@
 """Advantages by hand: one reward a trajectory, centred in its group."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.advantage.advantages import add_advantages, decided, group_advantages
+from tasks.config import ADVANTAGES
 
 
 @pytest.mark.parametrize("reward", [1.0, 0.35, -1 / 3, 0.1, 1e6 + 0.1])
@@ -16,9 +19,48 @@ def test_equal_rewards_have_advantages_of_exactly_zero(reward: float, size: int)
     assert not decided(np.array([reward] * size), ["a"] * size).any()
 
 
+@pytest.mark.parametrize("kind", ADVANTAGES)
+@pytest.mark.parametrize("last", [0.35, 0.1 + 0.25, float(np.float32(0.35)), np.nextafter(0.35, 1)])
+def test_a_rounding_is_no_difference(kind: str, last: float) -> None:
+    # Seven rewards of 0.35 and one that was added up another way: nothing to divide by a deviation of next to nothing.
+    rewards = np.array([0.35] * 7 + [last])
+    assert group_advantages(rewards, ["a"] * 8, kind).tolist() == [0.0] * 8
+    assert group_advantages(rewards.astype(np.float32), ["a"] * 8, kind).tolist() == [0.0] * 8
+
+
+def test_small_rewards_may_differ_all_the_same() -> None:
+    assert group_advantages(np.array([1e-9, 3e-9]), ["a"] * 2, "standardised").tolist() == [-1, 1]
+    assert decided(np.array([0.0, 1e-9, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [True, True, False, False]
+
+
 def test_a_group_by_hand() -> None:
     # mean (1 + 1 + 0 - 1) / 4 = 0.25, and no division by the deviation
     assert group_advantages(np.array([1.0, 1, 0, -1]), ["a"] * 4).tolist() == [0.75, 0.75, -0.25, -1.25]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        # mean 0.25; deviations 0.75, 0.75, -0.25, -1.25, their mean square (9 + 9 + 1 + 25) / 16 / 4 = 0.6875
+        ("standardised", np.array([0.75, 0.75, -0.25, -1.25]) / np.sqrt(0.6875)),
+        # against the mean of the other three: 1 - 0, 1 - 0, 0 - 1/3, -1 - 2/3
+        ("leave_one_out", [1, 1, -1 / 3, -5 / 3]),
+    ],
+)
+def test_the_other_kinds_by_hand(kind: str, wanted: Sequence[float]) -> None:
+    assert group_advantages(np.array([1.0, 1, 0, -1]), ["a"] * 4, kind) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("kind", ADVANTAGES)
+def test_a_dropped_trajectory_counts_nowhere(kind: str) -> None:
+    nan = float("nan")
+    rewards = np.array([1.0, nan, -1.0, nan, 0.5])
+    groups = ["a", "a", "a", "b", "b"]
+    advantages = group_advantages(rewards, groups, kind)
+    assert advantages.tolist()[:3] == [advantages[0], 0.0, -advantages[0]]
+    assert advantages[0] == {"leave_one_out": 2.0}.get(kind, 1.0)  # as a group of two; with the 0 it would be another
+    assert advantages.tolist()[3:] == [0, 0]  # what is left of the other is a group of one
+    assert decided(rewards, groups).tolist() == [True, True, True, False, False]
 
 
 def test_turns_do_not_weigh() -> None:
@@ -29,7 +71,7 @@ def test_turns_do_not_weigh() -> None:
     table, metrics = add_advantages(batch)
     assert table["advantage"].to_pylist() == [-1.0, 1.0]
     assert table["advantage"].type == pa.float32()
-    assert metrics == {"advantage/kept_share": 1.0, "advantage/abs_mean": 1.0}
+    assert metrics == {"advantage/dropped_share": 0.0, "advantage/abs_mean": 1.0}
 
 
 def test_groups_may_lie_mixed_up() -> None:
@@ -47,21 +89,30 @@ def test_a_batch_in_which_nothing_is_decided() -> None:
     batch = pa.table({"group_id": ["a", "a"], "reward": pa.array([0.35, 0.35], pa.float32())})
     table, metrics = add_advantages(batch)
     assert table["advantage"].to_pylist() == [0, 0]
-    assert metrics == {"advantage/kept_share": 0.0, "advantage/abs_mean": 0.0}
+    assert metrics == {"advantage/dropped_share": 1.0, "advantage/abs_mean": 0.0}
 
 
+@pytest.mark.parametrize("kind", ADVANTAGES)
 @given(
     groups=st.lists(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=8), min_size=1, max_size=6),
     order=st.randoms(use_true_random=False),
 )
-def test_advantages_add_up_to_zero_and_keep_the_order_of_the_rewards(groups: list[list[float]], order) -> None:
+def test_advantages_add_up_to_zero_and_keep_the_order_of_the_rewards(
+    kind: str, groups: list[list[float]], order
+) -> None:
     rows = [(f"{g}", reward) for g, rewards in enumerate(groups) for reward in rewards]
     order.shuffle(rows)
     ids, rewards = [g for g, _ in rows], np.array([r for _, r in rows])
-    advantages = group_advantages(rewards, ids)
+    advantages = group_advantages(rewards, ids, kind)
     for g, members in enumerate(groups):
         mine = np.array(ids) == f"{g}"
         assert abs(advantages[mine].sum()) < 1e-4
+        differs = max(members) - min(members) > 1e-6 * max(map(abs, members))
+        assert decided(rewards, ids)[mine].all() == differs
+        if not differs:
+            assert not advantages[mine].any()
+            continue
+        of = rewards[mine]
+        scale = {"standardised": of.std(), "leave_one_out": (len(of) - 1) / len(of)}.get(kind, 1.0)
         differences = np.subtract.outer(advantages[mine], advantages[mine])
-        assert np.allclose(differences, np.subtract.outer(rewards[mine], rewards[mine]), rtol=0, atol=1e-5)
-        assert decided(rewards, ids)[mine].all() == (min(members) < max(members))
+        assert np.allclose(differences, np.subtract.outer(of, of) / scale, rtol=1e-4, atol=1e-5)

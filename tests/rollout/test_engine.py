@@ -13,7 +13,7 @@ from tasks.config import RolloutConfig, TrainingConfig
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_info, seal
 from tasks.rollout.engine import Completion, Engine, open_engine
-from tasks.training.losses.supervised import supervised_loss
+from tasks.training.cold_start import imitation
 from tasks.training.packing import Ragged
 from tasks.training.trainer import Trainer
 
@@ -49,7 +49,7 @@ def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Pa
     trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
     tokens = np.random.default_rng(9).integers(3, 300, 60)
     for _ in range(5):
-        trainer.step(Ragged(np.array([0, 60]), tokens, np.arange(60) > 0), [0], supervised_loss, lambda rows: {})
+        trainer.step(Ragged(np.array([0, 60]), tokens, np.arange(60) > 0), [0], imitation)
     folder.mkdir()
     trainer.export(policy, folder)
     seal(folder, version=1, parent=read_info(policy).digest)

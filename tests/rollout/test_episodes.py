@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.policy.chat import open_chat
 from tasks.records import TRAJECTORY
-from tasks.rollout.rollout import sample_batch
+from tasks.rollout.rollout import groups_to_play, sample_batch
 from tasks.seeds import training_seed
 
-CONFIG = RolloutConfig(groups=12, group_size=4)
+CONFIG = RolloutConfig(groups=12, max_groups=12, group_size=4)
 
 
 def sampled(policy: Path, config: RolloutConfig = CONFIG, *, url: str = "", seed: int = 0, iteration: int = 2):
@@ -112,7 +113,7 @@ def test_the_rewards_are_the_environments_own(tiny_policy: Path, rows: list[dict
 
 def test_the_same_arguments_give_the_same_batch(tiny_policy: Path, batch: pa.Table) -> None:
     assert sampled(tiny_policy)[0].equals(batch)
-    in_waves = RolloutConfig(groups=12, group_size=4, concurrent_games=10)
+    in_waves = replace(CONFIG, concurrent_games=10)
     assert sampled(tiny_policy, in_waves)[0].drop(["logprobs"]).equals(batch.drop(["logprobs"]))
     for other in (sampled(tiny_policy, seed=1)[0], sampled(tiny_policy, iteration=3)[0]):
         assert not set(other["seed"].to_pylist()) & set(batch["seed"].to_pylist())
@@ -120,7 +121,7 @@ def test_the_same_arguments_give_the_same_batch(tiny_policy: Path, batch: pa.Tab
 
 
 def test_replies_that_cannot_be_read_end_the_game(newborn_policy: Path) -> None:
-    config = RolloutConfig(groups=4, group_size=2, invalid_reward=-0.5)
+    config = RolloutConfig(groups=4, max_groups=4, group_size=2, invalid_reward=-0.5)
     table, metrics = sampled(newborn_policy, config)
     assert table["invalid"].to_pylist() == [True] * 8
     assert table["turns"].to_pylist() == [1] * 8  # no second chance, and no default move
@@ -131,7 +132,7 @@ def test_replies_that_cannot_be_read_end_the_game(newborn_policy: Path) -> None:
 
 
 def test_a_game_that_is_not_over_after_max_turns(tiny_policy: Path, batch: pa.Table) -> None:
-    table, _ = sampled(tiny_policy, RolloutConfig(groups=12, group_size=4, max_turns=1))
+    table, metrics = sampled(tiny_policy, replace(CONFIG, max_turns=1))
     before, after = batch.to_pylist(), table.to_pylist()
     for whole, cut in zip(before, after, strict=True):
         longer = whole["turns"] > 1
@@ -141,7 +142,67 @@ def test_a_game_that_is_not_over_after_max_turns(tiny_policy: Path, batch: pa.Ta
             assert cut["invalid"] and cut["reward"] == -1.0
             assert whole["token_ids"][: len(cut["token_ids"])] == cut["token_ids"]
             assert cut["action_mask"][-1]  # nothing is put behind the last reply
-    assert "max_turns" in table["finish_reason"].to_pylist()
+    assert metrics["rollout/max_turns_share"] == table["finish_reason"].to_pylist().count("max_turns") / 48 > 0
+
+
+@pytest.mark.parametrize("cut", ["forfeit", "drop"])
+def test_the_rule_for_cut_replies_holds_for_reward_and_mask_alike(tiny_policy: Path, cut: str) -> None:
+    # A reply is a word and the end of the turn: with one token all of them are cut.
+    table, metrics = sampled(tiny_policy, replace(CONFIG, max_tokens=1, cut=cut))
+    assert set(table["finish_reason"].to_pylist()) == {"length"}
+    assert metrics["rollout/cut_share"] == metrics["rollout/invalid_share"] == 1
+    for row in table.to_pylist():
+        assert len(row["token_ids"]) == len(row["action_mask"]) == len(row["logprobs"])
+        if cut == "forfeit":  # it lost, and its one token is trained on
+            assert row["reward"] == -1.0
+            assert row["action_mask"] == [False] * (len(row["token_ids"]) - 1) + [True]
+            assert row["logprobs"][-1] < 0
+        else:  # it has no reward, and nothing of it is trained on; what was said stays on record
+            assert row["reward"] is None
+            assert not any(row["action_mask"]) and not any(row["logprobs"])
+            assert row["messages"][-1]["role"] == "assistant"
+
+
+def test_dropping_what_was_cut_leaves_the_others_alone(tiny_policy: Path, batch: pa.Table) -> None:
+    table, metrics = sampled(tiny_policy, replace(CONFIG, max_turns=1, cut="drop"))
+    kept = []
+    for whole, row in zip(batch.to_pylist(), table.to_pylist(), strict=True):
+        if whole["turns"] > 1 or whole["finish_reason"] == "length":
+            assert row["finish_reason"] in ("max_turns", "length")
+            assert row["reward"] is None and not any(row["action_mask"])
+        else:
+            assert row == whole
+            kept.append(row["reward"])
+    assert metrics["rollout/reward_mean"] == pytest.approx(sum(kept) / len(kept))
+
+
+def test_equal_groups_are_replaced_until_the_batch_has_its_size(tiny_policy: Path) -> None:
+    config = RolloutConfig(groups=12, max_groups=200, group_size=4, concurrent_games=32)
+    table, metrics = sampled(tiny_policy, config)
+    rewards = table.to_pandas().groupby("group_id")["reward"].agg(["min", "max", "size"])
+    differing = int((rewards["min"] < rewards["max"]).sum())
+    assert 12 <= differing == metrics["rollout/groups_kept"] < 12 + 8  # no more than a last wave of 8 groups too many
+    assert 12 < len(rewards) == metrics["rollout/groups"] <= 200
+    assert (rewards["size"] == 4).all() and metrics["rollout/games"] == 4 * len(rewards)  # all are on record
+    assert table["group_id"].unique().to_pylist() == [f"00002-{i:05d}" for i in range(len(rewards))]
+    assert len(set(table["seed"].to_pylist())) == len(rewards)
+    assert sampled(tiny_policy, config)[0].equals(table)
+    # The limit: the same games, but no further ones.
+    few, metrics = sampled(tiny_policy, replace(config, max_groups=13))
+    assert metrics["rollout/groups"] == 13 > metrics["rollout/groups_kept"]
+    assert few.drop(["logprobs"]).equals(table.slice(0, 52).drop(["logprobs"]))
+
+
+def test_how_many_groups_are_played_next() -> None:
+    config = RolloutConfig(groups=100, max_groups=1000, group_size=4, concurrent_games=800)  # 200 groups at once
+    assert groups_to_play(0, 0, config) == 100
+    assert groups_to_play(100, 40, config) == 150  # 60 are missing, two in five are kept
+    assert groups_to_play(100, 10, config) == 200  # not the 900 that it would take
+    assert groups_to_play(950, 95, config) == 50  # up to the limit
+    assert groups_to_play(1000, 95, config) == 0
+    assert groups_to_play(300, 100, config) == groups_to_play(300, 130, config) == 0
+    assert groups_to_play(100, 0, config) == 200  # none so far: as if one had been kept
+    assert groups_to_play(0, 0, replace(config, concurrent_games=1)) == 1
 
 
 def test_the_metrics_describe_the_batch(tiny_policy: Path, rows: list[dict[str, Any]]) -> None:

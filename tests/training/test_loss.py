@@ -1,42 +1,69 @@
-"""The objective, token by token, against numbers worked out by hand."""
+"""The five objectives, token by token, against numbers worked out by hand."""
 
-from math import log
+from collections.abc import Sequence
+from math import exp, inf, log, sqrt
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tasks.config import AlgorithmConfig
-from tasks.training.losses.grpo import grpo_loss
+from tasks.config import CLIPS, AlgorithmConfig
+from tasks.training.losses.catalog import LOSSES
+from tasks.training.losses.correction import correction_weights
 from tasks.training.losses.supervised import supervised_loss
+from tasks.training.losses.tokens import SampledTokens, Totals
 
-PLAIN = AlgorithmConfig(clip=0.2, kl_coefficient=0.0, entropy_coefficient=0.0)
+NAMES = tuple(LOSSES)
 
 
-def numbers(*values: float) -> torch.Tensor:
+def numbers(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def loss_and_gradient(
-    probability: float, generator: float, advantage: float, config: AlgorithmConfig = PLAIN, reference: float = 0.5
-) -> tuple[float, float, dict[str, torch.Tensor]]:
-    """Of one token, whose probability the trainer, the generator and the reference put at these."""
-    logprobs = numbers(log(probability)).requires_grad_()
-    loss, metrics = grpo_loss(
-        logprobs,
-        numbers(0.7),
-        generator_logprobs_K=numbers(log(generator)),
-        reference_logprobs_K=numbers(log(reference)),
-        advantages_K=numbers(advantage),
-        divisor=1.0,
-        config=config,
+def plain(name: str = "grpo", **changes: object) -> AlgorithmConfig:
+    return AlgorithmConfig.from_dict({"name": name, "kl_coefficient": 0.0, **changes})
+
+
+def sampled(
+    probabilities: Sequence[float],
+    generator: Sequence[float],
+    advantages: Sequence[float],
+    *,
+    reference: Sequence[float] | None = None,
+    old: Sequence[float] | None = None,
+    weights: Sequence[float] | None = None,
+    trajectory: Sequence[int] | None = None,
+    entropy: float = 0.7,
+) -> SampledTokens:
+    """Tokens to which policy, generator, reference and old policy give these probabilities."""
+    K = len(probabilities)
+    return SampledTokens(
+        logprobs_K=numbers(np.log(probabilities)).requires_grad_(),
+        entropy_K=torch.full((K,), entropy, dtype=torch.float64),
+        generator_logprobs_K=numbers(np.log(generator)),
+        old_logprobs_K=numbers(np.log(generator if old is None else old)),
+        weights_K=numbers([1.0] * K if weights is None else weights),
+        reference_logprobs_K=numbers(np.log(probabilities if reference is None else reference)),
+        advantages_K=numbers(advantages),
+        trajectory_K=torch.tensor([0] * K if trajectory is None else trajectory, dtype=torch.long),
     )
-    loss.backward()
-    assert logprobs.grad is not None
-    return loss.item(), logprobs.grad.item(), metrics
 
 
+def outcome(
+    tokens: SampledTokens, config: AlgorithmConfig, totals: Totals | None = None
+) -> tuple[float, list[float], dict[str, float]]:
+    """Loss, its slope for each log-probability, and the sums measured. By default the tokens are a whole step."""
+    size = totals or Totals(len(tokens.logprobs_K), len(tokens.trajectory_K.unique()))
+    loss, metrics = LOSSES[config.name](tokens, size, config)
+    (slope,) = torch.autograd.grad(loss, tokens.logprobs_K)
+    return loss.item(), slope.tolist(), {name: value.item() for name, value in metrics.items()}
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "gspo"])
 @pytest.mark.parametrize(
-    ("probability", "advantage", "loss", "gradient", "clipped"),
+    ("probability", "advantage", "loss", "slope", "clipped"),
     [
         (0.75, 2.0, -2.4, 0.0, 1),  # ratio 1.5, already raised enough: -1.2 x 2, nothing pushes further
         (0.75, -2.0, 3.0, 3.0, 0),  # ratio 1.5 of a bad token: the way back stays open
@@ -47,96 +74,248 @@ def loss_and_gradient(
     ],
 )
 def test_the_clip_stops_what_goes_on_and_never_what_comes_back(
-    probability: float, advantage: float, loss: float, gradient: float, clipped: int
+    name: str, probability: float, advantage: float, loss: float, slope: float, clipped: int
 ) -> None:
-    found, slope, metrics = loss_and_gradient(probability, 0.5, advantage)
+    config = plain(name, clip_low=0.2, clip_high=0.2)
+    found, slopes, metrics = outcome(sampled([probability], [0.5], [advantage]), config)
     assert found == pytest.approx(loss, abs=1e-12)
-    assert slope == pytest.approx(gradient, abs=1e-12)
-    assert metrics["clip_share"].item() == clipped
-    assert metrics["ratio_mean"].item() == metrics["ratio_max"].item() == pytest.approx(probability / 0.5)
+    assert slopes == [pytest.approx(slope, abs=1e-12)]
+    assert metrics["clip_share"] == clipped
+    assert metrics["ratio_mean"] == metrics["ratio_max"] == pytest.approx(probability / 0.5)
+    assert metrics["ratio_square"] == pytest.approx((probability / 0.5) ** 2)
 
 
-def test_the_kl_by_hand() -> None:
-    # d = log(0.5) - log(0.25) = log 2, so k3 = 2 - log 2 - 1 = 0.306853; its slope is 1 - exp(d) = -1.
-    config = AlgorithmConfig(kl_coefficient=0.1)
-    loss, slope, metrics = loss_and_gradient(0.25, 0.25, 0.0, config, reference=0.5)
-    assert metrics["kl"].item() == pytest.approx(0.306853, abs=1e-6)
-    assert loss == pytest.approx(0.0306853, abs=1e-7)
-    assert slope == pytest.approx(-0.1)
-    # A token of probability 0.5 where the reference says 0.25: 0.5 + log 2 - 1, not the same the other way round.
-    assert loss_and_gradient(0.5, 0.5, 0.0, config, reference=0.25)[2]["kl"].item() == pytest.approx(0.193147, abs=1e-6)
-    assert loss_and_gradient(0.5, 0.5, 0.0, config, reference=0.5)[2]["kl"].item() == 0
+def test_dapo_has_more_room_above_than_below() -> None:
+    # Ratio 1.25 of a good token: within DAPO's 1.28, beyond 1.2. Ratio 0.75 of a bad one: beyond both.
+    risen, fallen = sampled([0.625], [0.5], [1.0]), sampled([0.375], [0.5], [-1.0])
+    assert outcome(risen, plain("dapo"))[:2] == (pytest.approx(-1.25), [pytest.approx(-1.25)])
+    assert outcome(risen, plain("grpo"))[:2] == (pytest.approx(-1.2), [0.0])
+    assert outcome(sampled([0.65], [0.5], [1.0]), plain("dapo"))[:2] == (pytest.approx(-1.28), [0.0])
+    for name in ("dapo", "grpo"):
+        assert outcome(fallen, plain(name))[:2] == (pytest.approx(0.8), [0.0])
 
 
-def test_the_kl_counts_a_token_as_often_as_it_would_be_sampled_now() -> None:
-    # Ratio 0.25 / 0.5 = 0.5, held fixed: half of 0.306853, and half the slope of -1.
-    loss, slope, metrics = loss_and_gradient(0.25, 0.5, 0.0, AlgorithmConfig(kl_coefficient=0.1), reference=0.5)
-    assert metrics["kl"].item() == pytest.approx(0.153426, abs=1e-6)
-    assert loss == pytest.approx(0.0153426, abs=1e-7)
-    assert slope == pytest.approx(-0.05)
+# Two trajectories: A of three tokens with advantage 1, B of one token with advantage -2. All tokens had probability 0.5
+# where they were sampled; now 0.55, 0.5, 0.45 and 0.55: ratios 1.1, 1, 0.9 and 1.1, within any clip.
+UNEVEN = {"probabilities": [0.55, 0.5, 0.45, 0.55], "generator": [0.5] * 4, "advantages": [1.0, 1.0, 1.0, -2.0]}
 
 
-def test_entropy_is_rewarded() -> None:
-    loss, _, metrics = loss_and_gradient(0.5, 0.5, 0.0, AlgorithmConfig(kl_coefficient=0, entropy_coefficient=0.1))
-    assert loss == pytest.approx(-0.07)
-    assert metrics["entropy"].item() == 0.7
+@pytest.mark.parametrize(
+    ("name", "loss", "slopes"),
+    [
+        # sum of ratio A = 1.1 + 1 + 0.9 - 2.2 = 0.8, over 4 tokens
+        ("grpo", -0.8 / 4, [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4]),
+        ("dapo", -0.8 / 4, [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4]),
+        # the same sum over 2 trajectories: A's three tokens count three times
+        ("dr_grpo", -0.8 / 2, [-1.1 / 2, -1 / 2, -0.9 / 2, 2.2 / 2]),
+        # s of A is the cube root of 1.1 x 1 x 0.9 = 0.99, of B 1.1; each counts once, each token of A a third of it
+        ("gspo", -(0.99 ** (1 / 3) - 2.2) / 2, [-(0.99 ** (1 / 3)) / 6] * 3 + [2.2 / 2]),
+        # the ratio is held fixed, the log-probability carries the slope
+        (
+            "cispo",
+            -(1.1 * log(0.55) + log(0.5) + 0.9 * log(0.45) - 2.2 * log(0.55)) / 4,
+            [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4],
+        ),
+    ],
+)
+def test_lengths_count_as_each_algorithm_says(name: str, loss: float, slopes: list[float]) -> None:
+    found, found_slopes, _ = outcome(sampled(**UNEVEN, trajectory=[0, 0, 0, 1]), plain(name))
+    assert found == pytest.approx(loss, abs=1e-12)
+    assert found_slopes == pytest.approx(slopes, abs=1e-12)
 
 
-def test_on_the_generators_own_log_probabilities_it_is_the_policy_gradient() -> None:
-    logprobs = torch.log_softmax(torch.randn(5, generator=torch.manual_seed(0)), -1).requires_grad_()
-    advantages = torch.tensor([1.0, -1.0, 0.25, -0.75, 0.0])
-    loss, metrics = grpo_loss(
-        logprobs,
-        torch.zeros(5),
-        generator_logprobs_K=logprobs.detach().clone(),
-        reference_logprobs_K=logprobs.detach().clone(),
-        advantages_K=advantages,
-        divisor=4.0,
-        config=AlgorithmConfig(kl_coefficient=0.5),
+def test_gspo_clips_whole_trajectories() -> None:
+    # Ratios 1.8 and 0.9 of a good trajectory: s = sqrt(1.62) = 1.273, beyond 1.2, so that neither token has a slope.
+    # Token by token only the first would be clipped.
+    tokens = sampled([0.9, 0.45], [0.5, 0.5], [1.0, 1.0])
+    loss, slopes, metrics = outcome(tokens, plain("gspo", clip_high=0.2))
+    assert (loss, slopes, metrics["clip_share"]) == (pytest.approx(-1.2), [0, 0], 2)
+    assert outcome(tokens, plain("grpo"))[1] == [0, pytest.approx(-0.45)]
+    # Not clipped, each token carries s / 2.
+    assert outcome(tokens, plain("gspo", clip_high=0.3))[1] == pytest.approx([-sqrt(1.62) / 2] * 2)
+
+
+def test_cispo_caps_the_weight_and_keeps_every_gradient() -> None:
+    # Ratio 1.8, under its cap of 2; ratio 4, over it; ratio 0.1, with no bound below.
+    tokens = sampled([0.9, 0.8, 0.05], [0.5, 0.2, 0.5], [1.0, 1.0, -1.0])
+    _, slopes, metrics = outcome(tokens, plain("cispo", clip_high=1.0), Totals(1, 1))
+    assert slopes == pytest.approx([-1.8, -2.0, 0.1])
+    assert metrics["clip_share"] == 1
+    assert outcome(tokens, plain("cispo", clip_low=0.2), Totals(1, 1))[1] == pytest.approx([-1.28, -1.28, 0.8])
+    # There the clip of the others has taken all three gradients away.
+    assert outcome(tokens, plain("grpo"), Totals(1, 1))[1] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_the_generators_own_log_probabilities_it_is_the_policy_gradient(name: str) -> None:
+    probabilities = [0.1, 0.6, 0.3, 0.9]
+    advantages = [1.0, 1.0, -1.0, -1.0]
+    _, slopes, metrics = outcome(
+        sampled(probabilities, probabilities, advantages, trajectory=[0, 0, 1, 1]), plain(name)
     )
-    loss.backward()
-    assert metrics["ratio_mean"].item() == 5 and metrics["ratio_max"].item() == 1
-    assert logprobs.grad is not None
-    assert torch.equal(logprobs.grad, -advantages / 4)
+    share = {"dr_grpo": 2}.get(name, 4)  # gspo: two trajectories of two tokens
+    assert slopes == pytest.approx([-a / share for a in advantages], abs=1e-12)
+    assert metrics["ratio_mean"] == 4 and metrics["ratio_max"] == 1 and metrics["clip_share"] == 0
 
 
-def test_a_batch_in_two_unequal_parts_has_the_gradient_of_the_whole() -> None:
-    draw = torch.Generator().manual_seed(1)
-    generator, reference, advantages = (torch.randn(10, generator=draw, dtype=torch.float64) / 3 for _ in range(3))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_in_two_unequal_parts_has_the_gradient_of_the_whole(name: str) -> None:
+    draw = np.random.default_rng(1)
+    probabilities, generator, reference = (draw.uniform(0.2, 0.9, 10) for _ in range(3))
+    trajectory, advantages = [0] + [1] * 9, [0.5] + [-1.5] * 9  # of 1 and of 9 tokens
+    config = plain(name, kl_coefficient=0.1, entropy_coefficient=0.2)
 
-    def gradient(parts: list[slice]) -> torch.Tensor:
-        logprobs = torch.linspace(-1, 0, 10, dtype=torch.float64).requires_grad_()
-        for part in parts:
-            loss, _ = grpo_loss(
-                logprobs[part],
-                -logprobs[part],
-                generator_logprobs_K=generator[part],
-                reference_logprobs_K=reference[part],
-                advantages_K=advantages[part],
-                divisor=10.0,
-                config=AlgorithmConfig(kl_coefficient=0.1, entropy_coefficient=0.2),
-            )
-            loss.backward()
-        assert logprobs.grad is not None
-        return logprobs.grad
+    def slopes(part: slice) -> list[float]:
+        columns = (probabilities[part], generator[part], advantages[part])
+        tokens = sampled(
+            *columns, reference=reference[part], trajectory=[t - trajectory[part][0] for t in trajectory[part]]
+        )
+        return outcome(tokens, config, Totals(tokens=10, trajectories=2))[1]
 
-    whole = gradient([slice(0, 10)])
-    assert whole.abs().max() > 0.01
-    torch.testing.assert_close(gradient([slice(0, 1), slice(1, 10)]), whole, rtol=0, atol=1e-15)
+    whole = slopes(slice(0, 10))
+    assert max(map(abs, whole)) > 0.01
+    assert slopes(slice(0, 1)) + slopes(slice(1, 10)) == pytest.approx(whole, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_part_without_sampled_tokens_adds_nothing(name: str) -> None:
+    loss, slopes, metrics = outcome(sampled([], [], []), plain(name, kl_coefficient=0.1), Totals(3, 2))
+    assert loss == 0 and slopes == []
+    assert metrics == dict.fromkeys(metrics, 0)
+
+
+@pytest.mark.parametrize(("name", "divisor"), [(name, 2 if name == "dr_grpo" else 4) for name in NAMES])
+def test_entropy_is_measured_and_where_wanted_rewarded(name: str, divisor: int) -> None:
+    tokens = sampled(**UNEVEN, trajectory=[0, 0, 0, 1])
+    without, _, metrics = outcome(tokens, plain(name))
+    assert metrics["entropy"] == pytest.approx(4 * 0.7)
+    assert outcome(tokens, plain(name, entropy_coefficient=0.1))[0] == pytest.approx(without - 0.1 * 4 * 0.7 / divisor)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"),
+    [
+        # d = log(0.5) - log(0.25) = log 2 = 0.693147
+        ("k1", -log(2), 1 - log(2)),  # w (-d): the slope of w adds -d
+        ("k2", log(2) ** 2 / 2, -log(2)),
+        ("k3", 2 - log(2) - 1, -1.0),  # 0.306853; slope 1 - exp(d)
+    ],
+)
+def test_the_kl_estimators_by_hand(estimator: str, value: float, slope: float) -> None:
+    config = plain(kl_coefficient=0.1, kl_estimator=estimator)
+    loss, slopes, metrics = outcome(sampled([0.25], [0.25], [0.0], reference=[0.5]), config)
+    assert metrics["kl"] == pytest.approx(value, abs=1e-12)
+    assert loss == pytest.approx(0.1 * value, abs=1e-12)
+    assert slopes == [pytest.approx(0.1 * slope, abs=1e-12)]
+    # A token that is half as likely as where it was sampled counts half, and so does its slope.
+    loss, slopes, metrics = outcome(sampled([0.25], [0.5], [0.0], reference=[0.5]), config)
+    assert metrics["kl"] == pytest.approx(value / 2, abs=1e-12)
+    assert slopes == [pytest.approx(0.1 * slope / 2, abs=1e-12)]
+    assert outcome(sampled([0.5], [0.5], [0.0], reference=[0.5]), config)[2]["kl"] == 0
+
+
+@pytest.mark.parametrize("age", [0.0, 1.0])
+@pytest.mark.parametrize(("estimator", "towards"), [("k1", "reverse"), ("k2", "reverse"), ("k3", "forward")])
+def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, towards: str, age: float) -> None:
+    # In expectation over what an older policy samples, exactly, by summing over a vocabulary of four.
+    draw = torch.Generator().manual_seed(3)
+    logits = torch.randn(4, generator=draw, dtype=torch.float64).requires_grad_()
+    reference = torch.log_softmax(torch.randn(4, generator=draw, dtype=torch.float64), -1)
+    generator = torch.log_softmax(logits.detach() + age * torch.randn(4, generator=draw, dtype=torch.float64), -1)
+    policy = torch.log_softmax(logits, -1)
+    config = plain(kl_coefficient=1.0, kl_estimator=estimator)
+    expected = torch.zeros((), dtype=torch.float64)
+    for token in range(4):
+        one = slice(token, token + 1)
+        tokens = SampledTokens(
+            logprobs_K=policy[one],
+            entropy_K=torch.zeros(1, dtype=torch.float64),
+            generator_logprobs_K=generator[one],
+            old_logprobs_K=generator[one],
+            weights_K=torch.ones(1, dtype=torch.float64),
+            reference_logprobs_K=reference[one],
+            advantages_K=torch.zeros(1, dtype=torch.float64),
+            trajectory_K=torch.zeros(1, dtype=torch.long),
+        )
+        expected = expected + generator[token].exp() * LOSSES["grpo"](tokens, Totals(1, 1), config)[0]
+    (found,) = torch.autograd.grad(expected, logits, retain_graph=True)
+    reverse, forward = (policy.exp() * (policy - reference)).sum(), (reference.exp() * (reference - policy)).sum()
+    (wanted,) = torch.autograd.grad(reverse if towards == "reverse" else forward, logits)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    if estimator != "k2":  # which is no mean of a KL, only of its slope
+        assert expected.item() == pytest.approx(reverse.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("correction", "level", "weights", "changed"),
+    [
+        # w of the tokens: 3, 1.5, 0.4 in the first trajectory, 0.8 in the second; their product is 1.8
+        ("truncate", "token", [2, 1.5, 0.4, 0.8], [1, 0, 0, 0]),
+        ("mask", "token", [0, 1.5, 0, 0.8], [1, 0, 1, 0]),  # 0.4 lies below 1 / 2
+        ("truncate", "sequence", [1.8, 1.8, 1.8, 0.8], [0, 0, 0, 0]),
+        ("mask", "sequence", [1.8, 1.8, 1.8, 0.8], [0, 0, 0, 0]),
+    ],
+)
+def test_the_correction_by_hand(correction: str, level: str, weights: list[float], changed: list[int]) -> None:
+    generator = numbers([0.2, 0.4, 0.5, 0.5])
+    old = generator * numbers([3, 1.5, 0.4, 0.8])
+    config = plain(correction=correction, correction_level=level, correction_cap=2.0)
+    found, beyond = correction_weights(old.log(), generator.log(), torch.tensor([0, 0, 0, 1]), config)
+    assert found.tolist() == pytest.approx(weights)
+    assert beyond.tolist() == [bool(c) for c in changed]
+
+
+def test_a_sequence_beyond_the_cap_is_truncated_or_masked_as_a_whole() -> None:
+    old, generator, trajectory = numbers([0.6, 0.6, 0.5]).log(), numbers([0.4, 0.3, 0.5]).log(), torch.tensor([0, 0, 1])
+    for correction, weight in (("truncate", 2.0), ("mask", 0.0)):  # 1.5 x 2 = 3, beyond 2
+        config = plain(correction=correction, correction_level="sequence")
+        found, beyond = correction_weights(old, generator, trajectory, config)
+        assert found.tolist() == [weight, weight, 1.0]
+        assert beyond.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_weight_scales_what_a_token_teaches_and_not_its_kl(name: str) -> None:
+    advantages, trajectory = [1.0, -1.0], [0, 1]
+    halves = {"old": [0.5, 0.5], "trajectory": trajectory}
+    config = plain(name)
+    slopes = outcome(sampled([0.5, 0.5], [0.25, 0.25], advantages, weights=[2.0, 0.0], **halves), config)[1]
+    once = outcome(sampled([0.5, 0.5], [0.25, 0.25], advantages, **halves), config)[1]
+    assert slopes == pytest.approx([2 * once[0], 0.0])
+    # The ratio that the clip sees is to `old`: 1 here, where the one to the generator, which is reported, is 2.
+    assert once == pytest.approx([-0.5, 0.5])
+    assert outcome(sampled([0.5, 0.5], [0.25, 0.25], advantages, **halves), config)[2]["ratio_max"] == 2
+    with_kl = plain(name, kl_coefficient=0.1)
+    tokens = sampled(
+        [0.5, 0.5], [0.5, 0.5], [0.0, 0.0], reference=[0.25, 0.25], weights=[0.0, 0.0], trajectory=trajectory
+    )
+    assert outcome(tokens, with_kl)[0] == pytest.approx(0.1 * (0.5 + log(2) - 1))
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    log_ratios=st.lists(st.floats(-3, 3), min_size=1, max_size=6),
+    advantage=st.sampled_from([-1.0, 1.0]),
+)
+def test_no_algorithm_ever_pushes_a_trajectory_the_wrong_way(
+    name: str, log_ratios: list[float], advantage: float
+) -> None:
+    K = len(log_ratios)
+    tokens = sampled([0.5] * K, (0.5 * np.exp(-np.array(log_ratios))).tolist(), [advantage] * K)
+    loss, slopes, metrics = outcome(tokens, plain(name))
+    assert -inf < loss < inf
+    assert all(slope * advantage <= 0 for slope in slopes)
+    assert metrics["ratio_max"] == pytest.approx(exp(max(log_ratios)))
+
+
+def test_every_algorithm_has_a_loss_and_a_clip_of_its_own() -> None:
+    assert set(LOSSES) == set(CLIPS)
 
 
 def test_imitation_by_hand() -> None:
-    logprobs = numbers(log(0.5), log(0.25)).requires_grad_()
-    loss, metrics = supervised_loss(logprobs, numbers(0.3, 0.4), divisor=4.0)
+    logprobs = numbers([log(0.5), log(0.25)]).requires_grad_()
+    loss, metrics = supervised_loss(logprobs, numbers([0.3, 0.4]), 4.0)
     loss.backward()
     assert loss.item() == pytest.approx(3 * log(2) / 4)
     assert logprobs.grad is not None and logprobs.grad.tolist() == [-0.25, -0.25]
     assert metrics["entropy"].item() == pytest.approx(0.7)
-
-
-def test_a_part_without_sampled_tokens_adds_nothing() -> None:
-    none = torch.zeros(0)
-    columns = {name: none for name in ("generator_logprobs_K", "reference_logprobs_K", "advantages_K")}
-    loss, metrics = grpo_loss(none, none, **columns, divisor=3.0, config=PLAIN)
-    assert loss.item() == 0
-    assert {name: value.item() for name, value in metrics.items()} == dict.fromkeys(metrics, 0)

@@ -12,7 +12,7 @@ import torch
 
 from tasks.config import TrainingConfig
 from tasks.policy.checkpoint import read_info, seal
-from tasks.training.losses.supervised import supervised_loss
+from tasks.training.cold_start import imitation
 from tasks.training.model import build_model, load_weights, qwen3_spec
 from tasks.training.packing import Ragged
 from tasks.training.titan import attention_masks
@@ -115,7 +115,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("shape", ["as the tiny policy", "grouped queries", "tied embeddings"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_what_was_not_trained_is_the_same_files(
     shape: str, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
@@ -130,29 +130,76 @@ def test_an_export_of_what_was_not_trained_is_the_same_files(
     assert ("lm_head.weight" in load_file(target / "model.safetensors")) == (shape != "tied embeddings")
 
 
-def test_an_export_opens_with_transformers_and_holds_what_was_trained(checkpoint: Checkpoint, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", ["grouped queries", "tied embeddings"])
+def test_an_export_opens_with_transformers_and_holds_what_was_trained(
+    shape: str, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source, target, data = checkpoint({"tie_word_embeddings": True}), tmp_path / "target", some_trajectories()
+    source, target, data = checkpoint(SHAPES[shape]), tmp_path / "target", some_trajectories()
     target.mkdir()
     config = TrainingConfig(learning_rate=1e-2, warmup_iterations=0)
     trainer = Trainer(source, config, temperature=1.0, schedule_steps=2)
     before = trainer.score(data)
     for _ in range(2):
-        trainer.step(data, range(4), supervised_loss, lambda rows: {})
+        trainer.step(data, range(4), imitation)
     trainer.export(source, target)
 
-    model = AutoModelForCausalLM.from_pretrained(target)
-    assert model.lm_head.weight is model.model.embed_tokens.weight  # the tie is kept
+    model, tied = AutoModelForCausalLM.from_pretrained(target), shape == "tied embeddings"
+    assert json.loads((target / "config.json").read_text())["tie_word_embeddings"] is tied
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
+    untrained, trained = (load_file(folder / "model.safetensors") for folder in (source, target))
+    assert ("lm_head.weight" in trained) is not tied
+    assert trained.keys() == untrained.keys()
+    for name in trained:
+        assert (trained[name] - untrained[name]).abs().max() > 1e-3, name
     assert AutoTokenizer.from_pretrained(target).chat_template == AutoTokenizer.from_pretrained(source).chat_template
+
     after = trainer.score(data)
     assert np.abs(after - before).max() > 0.1
     assert np.array_equal(Trainer(target, config, temperature=1.0, schedule_steps=1).score(data), after)
+    assert (by_torchtitan(target, some_tokens()) - by_transformers(target, some_tokens())).abs().max() <= 1e-4
     first, last = data.offsets_R[3:5]
     tokens = torch.from_numpy(data.token_ids_N[first:last])[None]
     theirs = torch.log_softmax(by_transformers(target, tokens)[0], -1)[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
     mask = data.action_mask_N[first + 1 : last]
     assert np.allclose(after[first + 1 : last][mask], theirs.numpy()[mask], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_gradient_is_that_of_transformers(shape: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    source, target, data = checkpoint(SHAPES[shape]), tmp_path / "gradient", some_trajectories()
+    target.mkdir()
+    trainer = Trainer(source, TrainingConfig(max_norm=1e6), temperature=0.7, schedule_steps=1)
+    (optimizer,) = trainer.optimizers.optimizers
+
+    @torch.no_grad()
+    def export_the_gradient(*_: object) -> None:  # in the weights' place, for the names that a checkpoint has
+        for weight in trainer.model.parameters():
+            weight.copy_(weight.grad)
+        trainer.export(source, target)
+
+    optimizer.register_step_pre_hook(export_the_gradient)
+    loss = trainer.step(data, range(len(data)), imitation)["loss"]
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    total = torch.zeros(())
+    for first, last in zip(data.offsets_R, data.offsets_R[1:], strict=False):
+        tokens = torch.from_numpy(data.token_ids_N[first:last])[None]
+        all_logprobs = torch.log_softmax(model(tokens).logits[0] / 0.7, -1)[:-1]
+        total = total - all_logprobs.gather(-1, tokens[0, 1:, None])[data.action_mask_N[first + 1 : last], 0].sum()
+    mean = total / data.action_mask_N.sum()
+    mean.backward()
+    assert loss == pytest.approx(float(mean.detach()), rel=1e-5)
+    found, theirs = load_file(target / "model.safetensors"), dict(model.named_parameters())  # a tied one only once
+    assert found.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        assert weight.grad.abs().max() > 1e-2, name
+        assert (found[name] - weight.grad).abs().max() <= 1e-5, name
 
 
 def test_a_checkpoint_in_several_files_becomes_one(checkpoint: Checkpoint, tmp_path: Path) -> None:

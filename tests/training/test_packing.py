@@ -33,6 +33,21 @@ def test_two_rows_by_hand() -> None:
     assert rows.target_K.tolist() == [12, 13, 22]
 
 
+def test_a_row_filled_up_to_a_length_by_hand() -> None:
+    rows, packed = build_rows(TWO, [[0, 1]], length=8), build_rows(TWO, [[0, 1]], length=4)
+    assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22, 0, 0, 0]]
+    assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
+    assert packed.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]  # and never cut
+    for name in ("row_K", "place_K", "target_K", "source_K", "trajectory_K"):
+        assert getattr(rows, name).tolist() == getattr(packed, name).tolist()
+
+
+def test_how_many_tokens_of_each_trajectory_were_sampled() -> None:
+    assert TWO.sampled_R.tolist() == [2, 1]
+    masks = [False, False, True, False], [0, 2, 2, 4]  # the first has no sampled token, the second no token at all
+    assert Ragged(np.array(masks[1]), np.arange(4), np.array(masks[0])).sampled_R.tolist() == [0, 0, 1]
+
+
 def test_an_empty_row_for_a_rank_without_work() -> None:
     rows = build_rows(TWO, [[]])
     assert rows.token_ids_BT.shape == (1, 1)

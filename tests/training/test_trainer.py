@@ -1,16 +1,21 @@
 """Optimizer steps, the schedule, and a training that goes on where it was."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
-from tasks.config import TrainingConfig
-from tasks.training.losses.supervised import supervised_loss
-from tasks.training.packing import Ragged
-from tasks.training.trainer import Trainer
+from tasks.config import AlgorithmConfig, TrainingConfig
+from tasks.training.cold_start import imitation
+from tasks.training.losses.catalog import LOSSES
+from tasks.training.losses.tokens import SampledTokens, Totals
+from tasks.training.packing import Ragged, Rows, ragged
+from tasks.training.train import window_loss
+from tasks.training.trainer import Trainer, token_logprobs
 
 LENGTHS = (1 + 1, 9 + 1, 5, 7)  # the first two are of 1 and of 9 sampled tokens
 CONFIG = TrainingConfig(learning_rate=1e-2, warmup_iterations=0)
@@ -23,13 +28,20 @@ def trajectories() -> Ragged:
     return Ragged(offsets, np.random.default_rng(0).integers(3, 300, offsets[-1]), mask)
 
 
-def trainer(policy: Path, *, schedule_steps: int = 10, **changes: float) -> Trainer:
+class OneARow(Trainer):
+    """Trains without packing: each trajectory has a row of its own, filled up to the longest."""
+
+    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+        return [[r] for r in members]
+
+
+def trainer(policy: Path, *, layout: type[Trainer] = Trainer, schedule_steps: int = 10, **changes: float) -> Trainer:
     config = TrainingConfig(**{**CONFIG.to_dict(), **changes})
-    return Trainer(policy, config, temperature=1.0, schedule_steps=schedule_steps)
+    return layout(policy, config, temperature=1.0, schedule_steps=schedule_steps)
 
 
 def imitate(of: Trainer, members: list[int]) -> dict[str, float]:
-    return of.step(trajectories(), members, supervised_loss, lambda rows: {})
+    return of.step(trajectories(), members, imitation)
 
 
 def weights(of: Trainer) -> dict[str, torch.Tensor]:
@@ -73,6 +85,71 @@ def test_a_step_in_parts_has_the_gradient_of_a_step_at_once(newborn_policy: Path
     torch.testing.assert_close(torch.cat(one), torch.cat(other), rtol=1e-4, atol=1e-7)
 
 
+ALGORITHMS = {name: AlgorithmConfig(name=name, entropy_coefficient=0.01) for name in LOSSES}
+ALGORITHMS["corrected"] = AlgorithmConfig(correction="truncate", correction_level="sequence")
+
+
+def window(policy: Path) -> pa.Table:
+    """The trajectories as a policy near `policy` sampled them: its weights and the reference's differ a little.
+
+    The ratios are about 1.1, 1.2, 2.5 and 0.9: of these, only the third is clipped.
+    """
+    draw, data = np.random.default_rng(1), trajectories()
+    scores, mask = trainer(policy).score(data), data.action_mask_N
+
+    def near(shift_R: Sequence[float]) -> np.ndarray:
+        noise = draw.normal(0, 0.05, len(mask))
+        return (scores + (np.repeat(shift_R, data.lengths_R) + noise) * mask).astype(np.float32)
+
+    columns = {
+        "token_ids": data.token_ids_N,
+        "action_mask": mask,
+        "logprobs": near([-0.1, -0.2, -0.9, 0.1]),
+        "reference_logprobs": near([0.4, -0.3, 0.2, -0.5]),
+    }
+    lists = {name: np.split(values, data.offsets_R[1:-1]) for name, values in columns.items()}
+    return pa.table({**lists, "advantage": np.float32([0.5, -0.75, 1.0, -0.25])})
+
+
+def a_step(
+    table: pa.Table, of: Trainer, members: list[int], algorithm: AlgorithmConfig
+) -> tuple[dict[str, float], torch.Tensor, list[tuple[int, ...]]]:
+    """What an optimizer step measured, its gradient, and the rows and tokens of each forward pass."""
+    data, gradient, passes = ragged(table), gradient_that_the_optimizer_sees(of), []
+    asked = window_loss(table, data, of, algorithm)
+
+    def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
+        passes.append(tuple(rows.token_ids_BT.shape))
+        return asked(logprobs_K, entropy_K, rows, size)
+
+    found = of.step(data, members, loss)
+    return found, torch.cat(gradient), passes
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_packing_changes_neither_loss_nor_gradient(newborn_policy: Path, name: str) -> None:
+    table, everyone = window(newborn_policy), [0, 1, 2, 3]
+    packed = a_step(table, trainer(newborn_policy, max_norm=1e6), everyone, ALGORITHMS[name])
+    unpacked = a_step(table, trainer(newborn_policy, max_norm=1e6, layout=OneARow), everyone, ALGORITHMS[name])
+    assert (packed[2], unpacked[2]) == ([(1, 2 + 10 + 5 + 7)], [(4, 10)])
+    assert packed[0] == pytest.approx(unpacked[0], rel=1e-5, abs=1e-6)
+    assert (packed[1] - unpacked[1]).abs().max() <= 1e-5
+    assert packed[1].abs().max() > 0.1 and packed[0]["grad_norm"] > 1
+    assert 0 < packed[0]["clip_share"] < 1 or name == "corrected"  # whose ratio starts at 1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_and_nine_sampled_tokens_count_the_same_at_once_and_in_two_parts(newborn_policy: Path, name: str) -> None:
+    table = window(newborn_policy)
+    assert ragged(table).sampled_R[:2].tolist() == [1, 9]
+    at_once = a_step(table, trainer(newborn_policy, max_norm=1e6), [0, 1], ALGORITHMS[name])
+    in_parts = a_step(table, trainer(newborn_policy, max_norm=1e6, layout=OneARow, rows=1), [0, 1], ALGORITHMS[name])
+    assert (at_once[2], in_parts[2]) == ([(1, 2 + 10)], [(1, 2), (1, 10)])
+    assert at_once[0] == pytest.approx(in_parts[0], rel=1e-5, abs=1e-6)
+    assert (at_once[1] - in_parts[1]).abs().max() <= 1e-5
+    assert at_once[1].abs().max() > 0.1 and at_once[0]["grad_norm"] > 1
+
+
 def test_the_loss_of_a_step_is_the_mean_over_all_its_sampled_tokens(newborn_policy: Path) -> None:
     scores = trainer(newborn_policy).score(trajectories())
     assert imitate(trainer(newborn_policy), [0, 1])["loss"] == pytest.approx(-scores[:12].sum() / 10, rel=1e-5)
@@ -83,16 +160,16 @@ def test_a_loss_that_is_not_finite_leaves_no_trace(tiny_policy: Path) -> None:
     imitate(spoilt, [2])
     imitate(clean, [2])
 
-    def broken(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, *, divisor: float):
+    def broken(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
         return logprobs_K.sum() * math.nan, {}
 
-    def steep(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, *, divisor: float):
+    def steep(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
         return (logprobs_K - logprobs_K.detach()).abs().sqrt().sum(), {}  # 0, with an infinite slope
 
     with pytest.raises(FloatingPointError, match="loss is nan"):
-        spoilt.step(trajectories(), [0, 1], broken, lambda rows: {})
+        spoilt.step(trajectories(), [0, 1], broken)
     with pytest.raises(FloatingPointError, match=r"loss is 0.0 and the gradient norm nan; allowed: finite numbers"):
-        spoilt.step(trajectories(), [0, 1], steep, lambda rows: {})
+        spoilt.step(trajectories(), [0, 1], steep)
     assert the_same(weights(spoilt), weights(clean))
     assert spoilt.steps == 1
     imitate(spoilt, [3])
@@ -168,3 +245,55 @@ def test_the_temperature_divides_the_logits(tiny_policy: Path) -> None:
     vocabulary = weights(trainer(tiny_policy))["lm_head.weight"].shape[0]
     assert hot[mask] == pytest.approx(-math.log(vocabulary), abs=1e-4)  # every token as likely as any other
     assert np.median(cold[mask]) < -100
+
+
+def by_vllm(logits_V: list[float], temperature: float) -> torch.Tensor:
+    """The log-probabilities that vLLM's sampler reports, as the engine asks for them: [V]."""
+    from vllm.v1.sample.logits_processor import LogitsProcessors
+    from vllm.v1.sample.metadata import SamplingMetadata
+    from vllm.v1.sample.sampler import Sampler
+
+    request = SamplingMetadata(
+        temperature=torch.tensor([temperature]),
+        all_greedy=False,
+        all_random=True,
+        top_p=None,
+        top_k=None,
+        generators={},
+        max_num_logprobs=0,
+        no_penalties=True,
+        prompt_token_ids=None,
+        frequency_penalties=torch.zeros(1),
+        presence_penalties=torch.zeros(1),
+        repetition_penalties=torch.ones(1),
+        output_token_ids=[[]],
+        allowed_token_ids_mask=None,
+        bad_words_token_ids={},
+        logitsprocs=LogitsProcessors(),
+    )
+    _, logprobs_BV = Sampler("processed_logprobs").sample(torch.tensor([logits_V]), request)
+    assert logprobs_BV is not None
+    return logprobs_BV[0]
+
+
+def test_log_probabilities_at_a_temperature_by_hand_and_by_vllm() -> None:
+    # Logits 2, 1, 0 at temperature 0.5 are 4, 2, 0: e^4 = 54.598, e^2 = 7.389 and 1, of 62.987 together.
+    logprobs_K, entropy_K = token_logprobs(torch.tensor([[2.0, 1.0, 0.0]] * 3), torch.tensor([0, 1, 2]), 0.5)
+    assert logprobs_K.exp().tolist() == pytest.approx([0.8668, 0.1173, 0.0159], abs=5e-5)
+    assert logprobs_K.tolist() == pytest.approx([4 - 4.14293, 2 - 4.14293, -4.14293], abs=1e-5)  # log 62.987
+    # 0.8668 x 0.1429 + 0.1173 x 2.1429 + 0.0159 x 4.1429
+    assert entropy_K.tolist() == pytest.approx([0.4411] * 3, abs=1e-4)
+
+    generator_K = by_vllm([2.0, 1.0, 0.0], 0.5)
+    assert generator_K.exp().tolist() == pytest.approx([0.8668, 0.1173, 0.0159], abs=5e-5)
+    tokens = SampledTokens(
+        logprobs_K=logprobs_K,
+        entropy_K=entropy_K,
+        generator_logprobs_K=generator_K,
+        old_logprobs_K=generator_K,
+        weights_K=torch.ones(3),
+        reference_logprobs_K=None,
+        advantages_K=torch.ones(3),
+        trajectory_K=torch.arange(3),
+    )
+    assert tokens.ratio_K.tolist() == [1, 1, 1]  # whichever of the three was sampled

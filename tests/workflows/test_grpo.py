@@ -1,34 +1,19 @@
 """Whole small trainings, started as a user starts them."""
 
 import json
-import os
+import math
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from tasks.config import GrpoConfig
 from tasks.policy.checkpoint import read_info
-from tasks.records import read_batch
+from tasks.records import TRAJECTORY, read_batch
 
 ROOT = Path(__file__).parents[2]
-SMALL = {
-    "rollout": {"groups": 24, "group_size": 4},
-    "training": {"minibatch_size": 32},
-    "evaluation": {"games": 128},
-    "tiny": {
-        "hidden_size": 64,
-        "layers": 1,
-        "heads": 2,
-        "cold_start_steps": 60,
-        "cold_start_games": 256,
-        "cold_start_batch": 16,
-        "cold_start_learning_rate": 0.01,
-    },
-}
 KEYS = {
     "expected_reward",
     "win_rate",
@@ -44,38 +29,6 @@ KEYS = {
 OF_ONE_RUN = ("seconds", "mlflow_run_id", "policy")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the trainings of this module are started."""
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture
-def train(home: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run `grpo` in this process, where the engine is warm; returns the run's folder."""
-    monkeypatch.chdir(home)
-    monkeypatch.setenv("FLYTE_LOCAL_CACHE_ENABLED", "false")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-    def run(name: str, **inputs: object) -> Path:
-        from workflows.grpo import grpo
-
-        grpo(run_name=name, iterations=2, config=GrpoConfig.from_dict(SMALL), **inputs)
-        return home / "runs" / name
-
-    return run
-
-
-def command(home: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """The command line of a small `grpo`, and an environment without this test's settings."""
-    pyflyte = str(Path(sys.executable).with_name("pyflyte"))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "MLFLOW", "VLLM"))}
-    environment["TMPDIR"] = str(home / "tmp")
-    (home / "tmp").mkdir(exist_ok=True)
-    line = [pyflyte, "run", str(ROOT / "workflows/grpo.py"), "grpo", "--iterations", "2", *arguments]
-    return [*line, "--config", json.dumps(SMALL)], environment
-
-
 def weights(run: Path, version: int) -> bytes:
     return (run / "policies" / f"{version:05d}" / "model.safetensors").read_bytes()
 
@@ -85,14 +38,28 @@ def summary(run: Path) -> dict:
     return {key: value for key, value in found.items() if key not in OF_ONE_RUN}
 
 
-@pytest.fixture(scope="module")
-def reference_run(home: Path) -> Path:
-    """One training from the command line, whose result others must equal."""
-    line, environment = command(home, "--run_name", "reference")
-    done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (home / "reference.txt").write_text(done.stdout)
-    return home / "runs" / "reference"
+def measured(run: Path, stage: str, number: int) -> dict[str, float]:
+    """The metrics beside a batch or a policy."""
+    return json.loads((run / stage / f"{number:05d}" / "_metrics.json").read_text())
+
+
+def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
+    """Those that tell nothing of the hour or of the machine's speed."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if not (name.startswith("time/") or name.endswith("_per_s") or name == "started")
+    }
+
+
+def logged(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """All metrics in MLflow as (step, value)."""
+    from tasks.tracking.mlflow_store import client
+
+    mlflow = client(f"sqlite:///{run.parent / 'mlflow.db'}")
+    run_id = json.loads((run / "summary.json").read_text())["mlflow_run_id"]
+    names = mlflow.get_run(run_id).data.metrics
+    return {name: [(m.step, m.value) for m in mlflow.get_metric_history(run_id, name)] for name in names}
 
 
 def test_a_training_from_the_command_line_moves_the_policy_and_leaves_its_results(reference_run: Path, home: Path):
@@ -131,14 +98,21 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
     run = mlflow.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "reference"
-    assert run.data.params["rollout.groups"] == "24"
+    assert run.data.params["rollout.groups"] == run.data.params["rollout.max_groups"] == "24"
     assert len(run.data.tags["git.commit"]) == 40
     for name in (
         "rollout/reward_mean",
         "train/kl",
         "train/mismatch_mean",
-        "advantage/kept_share",
+        "train/ratio_mean",
+        "train/ratio_max",
+        "train/clip_share",
+        "train/ess_share",
+        "train/grad_norm",
+        "train/dropped_tokens",
+        "advantage/dropped_share",
         "buffer/groups",
+        "buffer/staleness_mean",
         "time/rollout_s",
         "time/reference_s",
         "time/train_s",
@@ -151,7 +125,26 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
     assert {"summary.json", "choices.png", "learning_curve.png"} <= artifacts
 
 
-def test_the_same_seed_gives_the_same_summary_and_weights_in_another_process(reference_run: Path, train):
+def test_every_optimizer_step_leaves_a_row(reference_run: Path):
+    for version in (1, 2):
+        steps = pd.read_csv(reference_run / "policies" / f"{version:05d}" / "_steps.csv")
+        metrics = measured(reference_run, "policies", version)
+        # Two epochs of minibatches near 32 games; equal rewards teach nothing, their groups are left out.
+        advantages = read_batch(reference_run / "trajectories" / f"{version - 1:05d}", ["group_id", "advantage"])
+        teaching = advantages.to_pandas().groupby("group_id")["advantage"].transform(lambda a: a.abs().max()) > 0
+        assert len(steps) == metrics["train/steps"] == 2 * round(teaching.sum() / 32)
+        assert sorted(set(steps["epoch"])) == [0, 1]
+        for name in ("loss", "entropy", "kl", "ratio_mean", "clip_share", "ess_share", "grad_norm"):
+            assert steps[name].mean() == pytest.approx(metrics[f"train/{name}"]), name
+        assert steps["ratio_max"].max() == pytest.approx(metrics["train/ratio_max"])
+        assert (steps["ratio_max"] >= steps["ratio_mean"]).all() and (steps["grad_norm"] > 0).all()
+        # Before the first step trainer and generator are one policy: every ratio is 1, and nothing is clipped.
+        first = steps.iloc[0]
+        assert [first["ratio_mean"], first["ratio_max"], first["ess_share"]] == pytest.approx([1, 1, 1], abs=1e-4)
+        assert first["clip_share"] == 0
+
+
+def test_the_same_seed_gives_the_same_summary_weights_and_metrics_in_another_process(reference_run: Path, train):
     again = train("again")
     assert summary(again) == summary(reference_run)
     for version in range(3):
@@ -159,14 +152,26 @@ def test_the_same_seed_gives_the_same_summary_and_weights_in_another_process(ref
     for iteration in range(2):
         first, second = (read_batch(run / "trajectories" / f"{iteration:05d}") for run in (reference_run, again))
         assert first.equals(second)
+        for stage, number in (("trajectories", iteration), ("policies", iteration + 1)):
+            metrics = of_the_seed(measured(reference_run, stage, number))
+            assert len(metrics) > 10 and all(math.isfinite(value) for value in metrics.values())
+            assert of_the_seed(measured(again, stage, number)) == metrics
 
 
-def test_another_seed_gives_other_weights(reference_run: Path, train):
-    assert weights(train("other", seed=1), 2) != weights(reference_run, 2)
+def test_another_seed_gives_other_weights_trajectories_and_metrics(reference_run: Path, train):
+    other = train("other", seed=1)
+    for version in range(3):
+        assert weights(other, version) != weights(reference_run, version)
+    for iteration in range(2):
+        rows = [read_batch(run / "trajectories" / f"{iteration:05d}") for run in (reference_run, other)]
+        assert not rows[0].equals(rows[1])
+        assert set(rows[0]["seed"].to_pylist()).isdisjoint(rows[1]["seed"].to_pylist())
+        for stage, number in (("trajectories", iteration), ("policies", iteration + 1)):
+            assert of_the_seed(measured(other, stage, number)) != of_the_seed(measured(reference_run, stage, number))
 
 
-def test_a_killed_training_goes_on_where_it_was_and_ends_the_same(reference_run: Path, home: Path):
-    line, environment = command(home, "--run_name", "killed")
+def test_a_killed_training_goes_on_where_it_was_and_ends_the_same(reference_run: Path, home: Path, command):
+    line, environment = command("--run_name", "killed")
     with open(home / "killed.txt", "w") as shown:
         process = subprocess.Popen(line, cwd=home, env=environment, stdout=shown, stderr=shown)
         run = home / "runs" / "killed"
@@ -184,6 +189,8 @@ def test_a_killed_training_goes_on_where_it_was_and_ends_the_same(reference_run:
     assert (run / "policies" / "00000" / "policy.json").stat().st_mtime_ns == written
     assert summary(run) == summary(reference_run)
     assert weights(run, 2) == weights(reference_run, 2)
+    for stage, number in (("trajectories", 1), ("policies", 2)):
+        assert of_the_seed(measured(run, stage, number)) == of_the_seed(measured(reference_run, stage, number))
 
 
 def test_a_run_name_in_use_with_other_inputs_is_refused(reference_run: Path, train):
@@ -196,15 +203,39 @@ def test_with_lag_one_a_rollout_samples_from_the_version_before(train):
     versions = [set(read_batch(run / "trajectories" / f"{v:05d}")["policy_version"].to_pylist()) for v in range(2)]
     assert versions == [{0}, {0}]
     assert weights(run, 2) != weights(run, 1)
+    metrics = logged(run)
+    # Policy 1 is trained on what policy 0 sampled, and it is policy 0 that is compared with its own log-probabilities.
+    assert metrics["buffer/staleness_mean"] == [(0, 0.0), (1, 1.0)]
+    assert [step for step, _ in metrics["train/mismatch_mean"]] == [0, 1]
+    assert all(0 <= gap < 1e-5 for _, gap in metrics["train/mismatch_mean"])
+    assert abs(pd.read_csv(run / "policies" / "00002" / "_steps.csv")["ratio_mean"][0] - 1) > 1e-4
+
+
+def test_without_a_kl_nothing_is_scored(train):
+    config = {"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 0}}
+    run = train("free", config=config)
+    assert not (run / "scored").exists()
+    assert len({weights(run, version) for version in range(3)}) == 3
+    metrics = logged(run)
+    assert not {"train/kl", "time/reference_s", "reference/scored"} & set(metrics)
+    assert [step for step, _ in metrics["train/loss"]] == [0, 1]
+    assert "kl" not in pd.read_csv(run / "policies" / "00002" / "_steps.csv")
+
+    # With max_age 0 the first batch is out of the second window; it stays on disk as it was written.
+    assert metrics["buffer/groups_in_reach"] == [(0, 24), (1, 24)]
+    (part,) = (run / "trajectories" / "00000").rglob("*.arrow")
+    assert part.stat().st_mtime_ns < (run / "policies" / "00001" / "policy.json").stat().st_mtime_ns
+    for iteration in range(2):
+        kept, sampled = (read_batch(run / stage / f"{iteration:05d}") for stage in ("trajectories", "rollouts"))
+        assert kept.column_names == [*TRAJECTORY.names, "advantage"]
+        assert kept.select(TRAJECTORY.names).equals(sampled)
 
 
 def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, home: Path):
     from tasks.tracking.mlflow_store import client
-    from workflows.grpo import grpo
 
-    config = GrpoConfig.from_dict({**SMALL, "algorithm": {"max_mismatch": 1e-12}})
     with pytest.raises(ValueError, match="policy version 0"):
-        grpo(run_name="failing", iterations=1, config=config)
+        train("failing", iterations=1, config={"algorithm": {"max_mismatch": 1e-12}})
     mlflow = client(f"sqlite:///{home / 'runs' / 'mlflow.db'}")
     (run,) = mlflow.search_runs(
         [mlflow.get_experiment_by_name("grpo").experiment_id], "attributes.run_name = 'failing'"
@@ -214,8 +245,8 @@ def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, h
     assert not (home / "runs" / "failing" / "policies" / "00001").exists()
 
 
-def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path, home: Path):
-    line, environment = command(home)
+def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path, home: Path, command):
+    line, environment = command()
     line = [line[0], "run", str(ROOT / "workflows/evaluation.py"), "evaluate"]
     line += ["--policy", str(reference_run / "policies" / "00002"), "--games", "128", "--seed", "0"]
     done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)

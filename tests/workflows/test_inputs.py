@@ -61,6 +61,16 @@ def test_help_explains_every_input():
         (["--config", '{"training": {"learning_rate": "hot"}}'], 'training.learning_rate is "hot"; allowed: a number.'),
         (["--config", '{"training": {"epochs": 1.5}}'], "training.epochs is 1.5; allowed: a whole number."),
         (["--config", '{"rollout": 3}'], "rollout is 3; allowed: a JSON object."),
+        (["--config", '{"rollout": {"top_p": 0.9}}'], "rollout.top_p is 0.9; allowed: 1, "),
+        (["--config", '{"rollout": {"top_k": 5}}'], "rollout.top_k is 5; allowed: 0, "),
+        (
+            ["--config", '{"algorithm": {"name": "ppo"}}'],
+            'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo, cispo.',
+        ),
+        (
+            ["--lag", "1", "--config", '{"buffer": {"max_age": 0}}'],
+            "buffer.max_age is 0; allowed: 1 or more with lag 1, every batch is that old when it is trained on.",
+        ),
         (
             ["--environment_url", "http://127.0.0.1:9"],
             'environment_url is "http://127.0.0.1:9": nobody answers there; start one with',

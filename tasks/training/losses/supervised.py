@@ -4,12 +4,7 @@ import torch
 
 
 def supervised_loss(
-    logprobs_K: torch.Tensor,
-    entropy_K: torch.Tensor,
-    *,
-    divisor: float,
+    logprobs_K: torch.Tensor, entropy_K: torch.Tensor, tokens: float
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Mean negative log-likelihood over `divisor` tokens: -sum(logprob) / divisor."""
-    with torch.no_grad():
-        metrics = {"entropy": entropy_K.sum()}
-    return -logprobs_K.sum() / divisor, metrics
+    """Mean negative log-likelihood over the `tokens` of a whole optimizer step: -sum(logprob) / tokens."""
+    return -logprobs_K.sum() / tokens, {"entropy": entropy_K.detach().sum()}

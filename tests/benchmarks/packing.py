@@ -1,0 +1,108 @@
+"""Packed against unpacked training, on BlackJack trajectories as `make run` samples them.
+
+    make bench
+
+The same optimizer steps, with the default settings, by three layouts of the same trajectories:
+
+    packed               several trajectories a row of training.seq_len, each its own document
+    padded to longest    a trajectory a row, as long as the longest of the optimizer step
+    padded to seq_len    a trajectory a row of training.seq_len
+
+They take turns within one run, as machines are noisy; the rates are medians over the rounds, and count the
+trajectories' own tokens, never padding.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tasks.advantage.advantages import add_advantages
+from tasks.buffer.window import select_groups, take
+from tasks.config import GrpoConfig
+from tasks.folders import use_scratch_folder
+from tasks.reference.score import score_batch
+from tasks.rollout.rollout import sample_batch
+from tasks.training.checks import trainable
+from tasks.training.cold_start import tiny_policy
+from tasks.training.packing import Ragged, Rows, build_rows
+from tasks.training.train import window_loss
+from tasks.training.trainer import Trainer
+
+ROUNDS = 8
+STEPS = 8  # optimizer steps a round
+
+
+class Padded(Trainer):
+    """A trajectory a row, all of an optimizer step in one forward pass, which pads them to the longest."""
+
+    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+        return [[r] for r in members]
+
+
+class PaddedToSeqLen(Padded):
+    """The same with rows of seq_len, whatever is in them."""
+
+    def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
+        parts = [self.plan(data, members)[i : i + rows_a_part] for i in range(0, len(members), rows_a_part)]
+        return [build_rows(data, part, length=self.config.seq_len) for part in parts]
+
+
+def blackjack_window(config: GrpoConfig) -> tuple[pa.Table, Path]:
+    """What the first training stage of a run learns from, and the policy that it trains."""
+    policy = tiny_policy(config.tiny, config.training, "blackjack", seed=0)
+    batch, _ = sample_batch(policy, config.rollout, environment="blackjack", url="", run_seed=0, iteration=0)
+    batch, _ = score_batch(batch, policy, config.training, config.rollout)
+    batch, _ = add_advantages(batch)
+    chosen = select_groups([batch], config.buffer, wanted=config.rollout.groups, uses={}, policy_version=0, seed=0)
+    return take([batch], chosen.group_ids), policy
+
+
+def main() -> None:
+    use_scratch_folder()
+    config = GrpoConfig()
+    minibatch = config.training.minibatch_size
+    window, policy = blackjack_window(config)
+    data, _ = trainable(window)
+    order = np.random.default_rng(0).permutation(len(data))
+    steps = np.array_split(order, round(len(order) / minibatch))[:STEPS]
+    tokens = sum(int(data.lengths_R[members].sum()) for members in steps)
+
+    trainers, seconds = {}, {}
+    for name, layout, rows in (
+        ("packed", Trainer, config.training.rows),
+        ("padded to longest", Padded, 2 * minibatch),
+        ("padded to seq_len", PaddedToSeqLen, config.training.rows),
+    ):
+        training = type(config.training).from_dict({**config.training.to_dict(), "rows": rows})
+        trainers[name] = layout(policy, training, temperature=config.rollout.temperature, schedule_steps=1)
+        seconds[name] = []
+    for number in track(range(ROUNDS + 1), "rounds"):
+        for name, trainer in trainers.items():
+            loss = window_loss(window, data, trainer, config.algorithm)
+            started = time.perf_counter()
+            for members in steps:
+                trainer.step(data, members.tolist(), loss)
+            if number:  # the first round warms up
+                seconds[name].append(time.perf_counter() - started)
+
+    lengths = data.lengths_R
+    table = Table(title=f"{len(data):,} trajectories of {lengths.mean():.0f} tokens, the longest of {lengths.max()}")
+    table.add_column("layout")
+    table.add_column("training tokens/s", justify="right")
+    table.add_column("packed is faster by", justify="right")
+    packed = statistics.median(seconds["packed"])
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        table.add_row(name, f"{tokens / median:,.0f}", "" if name == "packed" else f"{median / packed:.2f} x")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Small trainings, started as a user starts them; one of them, from the command line, serves all files here."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks.config import GrpoConfig
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "rollout": {"groups": 24, "max_groups": 24, "group_size": 4},
+    "training": {"minibatch_size": 32},
+    "evaluation": {"games": 128},
+    "tiny": {
+        "hidden_size": 64,
+        "layers": 1,
+        "heads": 2,
+        "cold_start_steps": 60,
+        "cold_start_games": 256,
+        "cold_start_batch": 16,
+        "cold_start_learning_rate": 0.01,
+    },
+}
+Command = Callable[..., tuple[list[str], dict[str, str]]]
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the trainings are started."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def train(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Run `grpo` in this process, where the engine is warm, with these changes to SMALL; returns the run's folder."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("FLYTE_LOCAL_CACHE_ENABLED", "false")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def run(name: str, *, iterations: int = 2, config: dict | None = None, **inputs: object) -> Path:
+        from workflows.grpo import grpo
+
+        settings = GrpoConfig.from_dict({**SMALL, **(config or {})})
+        grpo(run_name=name, iterations=iterations, config=settings, **inputs)
+        return home / "runs" / name
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def command(home: Path) -> Command:
+    """Makes the command line of a small `grpo`, and an environment without this test's settings."""
+
+    def make(*arguments: str) -> tuple[list[str], dict[str, str]]:
+        pyflyte = str(Path(sys.executable).with_name("pyflyte"))
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "MLFLOW", "VLLM"))}
+        environment["TMPDIR"] = str(home / "tmp")
+        (home / "tmp").mkdir(exist_ok=True)
+        line = [pyflyte, "run", str(ROOT / "workflows/grpo.py"), "grpo", "--iterations", "2", *arguments]
+        return [*line, "--config", json.dumps(SMALL)], environment
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference_run(home: Path, command: Command) -> Path:
+    """One training from the command line, whose result others must equal; what it showed is in reference.txt."""
+    line, environment = command("--run_name", "reference")
+    done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (home / "reference.txt").write_text(done.stdout)
+    return home / "runs" / "reference"
