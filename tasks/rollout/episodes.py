@@ -6,6 +6,7 @@ A game's tokens are those that the policy saw and sampled, in that order; nothin
     mask 0      mask 1               mask 0          mask 1
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,7 @@ def play(
 
     `sampling_seed(game, turn)` gives the seed with which a reply is sampled. An unreadable reply ends its game as
     "invalid", one that `max_tokens` cut as "length", and a game that is not over after `max_turns` replies ends as
-    "max_turns".
+    "max_turns". Raises ValueError when the environment ends a game without a finite reward.
     """
     episodes = [Episode(seed) for seed in seeds]
     observations = dict(enumerate(games.reset(seeds)))
@@ -88,8 +89,13 @@ def play(
         for game, observation in observations.items():
             episode = episodes[game]
             if observation.done:
-                assert observation.reward is not None
-                episode.reward, episode.finish_reason = float(observation.reward), "finished"
+                reward = math.nan if observation.reward is None else float(observation.reward)
+                if not math.isfinite(reward):
+                    raise ValueError(
+                        f"environment gave the reward {reward} for the game of seed {episode.seed}; allowed: a finite "
+                        f"number for each game that is done."
+                    )
+                episode.reward, episode.finish_reason = reward, "finished"
             elif episode.turns >= max_turns:
                 episode.finish_reason = "max_turns"
             else:

@@ -1,7 +1,7 @@
 """Batches as they come from a real engine and a real environment: every token accounted for."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.config import RolloutConfig
-from tasks.environments.catalog import get_environment
+from tasks.environments.catalog import Games, get_environment
 from tasks.policy.chat import open_chat
 from tasks.records import TRAJECTORY
+from tasks.rollout.engine import open_engine
+from tasks.rollout.episodes import play
 from tasks.rollout.rollout import groups_to_play, sample_batch
 from tasks.seeds import training_seed
 
@@ -203,6 +205,35 @@ def test_how_many_groups_are_played_next() -> None:
     assert groups_to_play(300, 100, config) == groups_to_play(300, 130, config) == 0
     assert groups_to_play(100, 0, config) == 200  # none so far: as if one had been kept
     assert groups_to_play(0, 0, replace(config, concurrent_games=1)) == 1
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])
+def test_a_game_that_ends_without_a_reward_stops_the_rollout(tiny_policy: Path, reward: float | None) -> None:
+    class Unpaid(Games):
+        """BlackJack whose last observations carry another reward."""
+
+        def __init__(self) -> None:
+            self.games = get_environment("blackjack").open_local()
+
+        def reset(self, seeds: Sequence[int]) -> list[Any]:
+            return self.games.reset(seeds)
+
+        def step(self, actions: Mapping[int, Any]) -> dict[int, Any]:
+            seen = self.games.step(actions)
+            return {g: o.model_copy(update={"reward": reward}) if o.done else o for g, o in seen.items()}
+
+    with pytest.raises(ValueError, match=r"^environment gave the reward (nan|inf) for the game of seed \d; allowed: a"):
+        play(
+            open_engine(tiny_policy, CONFIG),
+            open_chat(tiny_policy),
+            get_environment("blackjack").agent,
+            Unpaid(),
+            range(8),
+            temperature=1.0,
+            max_tokens=4,
+            max_turns=16,
+            sampling_seed=lambda game, turn: game,
+        )
 
 
 def test_the_metrics_describe_the_batch(tiny_policy: Path, rows: list[dict[str, Any]]) -> None:
