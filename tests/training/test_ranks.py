@@ -94,7 +94,7 @@ def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) ->
     feather.write_feather(a_window(newborn_policy), folder / "window")
 
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}  # where torchrun leaves its logs
     with subprocess.Popen(
         [*line, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
