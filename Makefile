@@ -27,6 +27,9 @@ test: $(READY) ## all tests but the slow proofs
 bench: $(READY) ## packed against unpacked training
 	$(BIN)/python tests/benchmarks/packing.py
 
+parity: $(READY) ## each architecture against transformers and vLLM
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/parity.py
+
 lint: $(READY) ## what CI checks beside the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,4 +45,4 @@ lock: $(READY) ## pin requirements.txt anew from pyproject.toml
 	  --no-emit-package torchcodec --no-emit-package triton \
 	  | grep -v -E '^(nvidia-|cuda-)' > requirements.txt
 
-.PHONY: help setup run test bench lint ui lock
+.PHONY: help setup run test bench parity lint ui lock

@@ -15,8 +15,7 @@ from typing import Any
 
 from tasks.config import Record
 from tasks.folders import written_whole
-
-ARCHITECTURES = ("qwen3",)
+from tasks.policy.architectures import ARCHITECTURES, check_architecture
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,8 @@ def read_info(folder: Path) -> PolicyInfo:
 def check_checkpoint(folder: Path) -> dict[str, Any]:
     """The config.json of a Hugging Face directory that this project can train.
 
-    Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another architecture.
+    Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another architecture, and for
+    what its architecture has in transformers and not here.
     """
     allowed = f'"tiny" or a directory with a Hugging Face checkpoint of {" or ".join(ARCHITECTURES)}'
     if not folder.is_dir():
@@ -75,6 +75,7 @@ def check_checkpoint(folder: Path) -> dict[str, Any]:
         raise ValueError(f'policy is "{folder}", whose tokenizer has no chat template; allowed: {allowed} for chat.')
     if not any(folder.glob("*.safetensors")):
         raise ValueError(f'policy is "{folder}", which has no *.safetensors weights; allowed: {allowed}.')
+    check_architecture(config)
     return config
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tasks.config import GrpoConfig, Run, require
 from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
 from tasks.folders import run_folder, written_whole
+from tasks.policy.architectures import check_head_size
 from tasks.policy.checkpoint import check_checkpoint
 from tasks.tracking import mlflow_run
 
@@ -48,7 +49,7 @@ def check_task(*, policy: str, environment: str, environment_url: str) -> None:
     """Raise ValueError for a policy or an environment that is not there."""
     require(environment in ENVIRONMENT_NAMES, "environment", environment, ", ".join(ENVIRONMENT_NAMES))
     if policy != "tiny":
-        check_checkpoint(Path(policy))
+        check_head_size(check_checkpoint(Path(policy)))
     if environment_url:
         games = get_environment(environment).connect(environment_url)
         try:

@@ -2,12 +2,17 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from tasks.policy.architectures import check_head_size
 from tasks.policy.checkpoint import adopt, check_checkpoint, digest, read_info, seal
+from tasks.run.prepare import check_task
 
 
 @pytest.fixture
@@ -38,8 +43,9 @@ def remove(*patterns: str) -> Callable[[Path], None]:
     [
         (shutil.rmtree, ", which is no directory; allowed: "),
         (remove("config.json"), ", which has no config.json; allowed: "),
-        (change_config(model_type="llama"), " of architecture llama; allowed: "),
-        (change_config(model_type="qwen2"), " of architecture qwen2; allowed: "),
+        (change_config(model_type="gemma3_text"), " of architecture gemma3_text; allowed: "),
+        (change_config(model_type="qwen3_moe"), " of architecture qwen3_moe; allowed: "),
+        (change_config(model_type=None), " of architecture None; allowed: "),
         (remove("tokenizer.json"), ", which has no tokenizer.json; allowed: "),
         (remove("chat_template.jinja"), ", whose tokenizer has no chat template; allowed: "),
         (remove("*.safetensors"), ", which has no *.safetensors weights; allowed: "),
@@ -54,9 +60,169 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(
         adopt(policy, tmp_path / "adopted")
     sentence = str(caught.value)
     assert sentence.startswith(f'policy is "{policy}"{complaint}')
-    assert '"tiny" or a directory with a Hugging Face checkpoint of qwen3' in sentence
+    assert '"tiny" or a directory with a Hugging Face checkpoint of qwen3 or qwen2 or llama' in sentence
     assert sentence.endswith(".") and "\n" not in sentence
     assert not (tmp_path / "adopted").exists()
+
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 320,
+    "max_position_embeddings": 1024,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def set_config(**config: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / "config.json").write_text(json.dumps({**SIZES, **config}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28},
+        {"model_type": "qwen3", "use_sliding_window": False, "sliding_window": None, "rope_scaling": None},
+        {"model_type": "qwen3", "layer_types": ["full_attention", "full_attention"], "head_dim": 128},
+        {"model_type": "llama", "rope_scaling": LLAMA3, "rope_theta": 500000.0, "mlp_bias": False, "head_dim": 48},
+        {"model_type": "llama", "rope_scaling": None, "rope_interleaved": False, "pretraining_tp": 1},
+        {"model_type": "llama", "rope_parameters": {**LLAMA3, "rope_theta": 500000.0, "partial_rotary_factor": 1.0}},
+    ],
+)
+def test_what_real_checkpoints_say_is_accepted(policy: Path, config: dict[str, object]) -> None:
+    set_config(**config)(policy)
+    assert check_checkpoint(policy) == {**SIZES, **config}
+    check_head_size(check_checkpoint(policy))
+
+
+QWENS, ALL = ("qwen3", "qwen2"), ("qwen3", "qwen2", "llama")
+NO = "allowed: False, None."
+
+
+@pytest.mark.parametrize(
+    ("architectures", "key", "value", "sentence"),
+    [
+        (QWENS, "use_sliding_window", True, f"policy has use_sliding_window True in its config.json; {NO}"),
+        (("qwen3", "llama"), "attention_bias", True, f"policy has attention_bias True in its config.json; {NO}"),
+        (("llama",), "mlp_bias", True, f"policy has mlp_bias True in its config.json; {NO}"),
+        (("llama",), "bias", True, f"policy has bias True in its config.json; {NO}"),
+        (("llama",), "qkv_bias", True, f"policy has qkv_bias True in its config.json; {NO}"),
+        (("qwen2",), "qk_norm", True, f"policy has qk_norm True in its config.json; {NO}"),
+        (ALL, "is_causal", False, "policy has is_causal False in its config.json; allowed: True, None."),
+        (ALL, "hidden_act", "gelu", "policy has hidden_act gelu in its config.json; allowed: silu."),
+        (
+            ALL,
+            "quantization_config",
+            {"bits": 4},
+            "policy has quantization_config {'bits': 4} in its config.json; allowed: None.",
+        ),
+        (
+            QWENS,
+            "dual_chunk_attention_config",
+            {"chunk_size": 262144},
+            "policy has dual_chunk_attention_config {'chunk_size': 262144} in its config.json; allowed: None.",
+        ),
+        (
+            ALL,
+            "layer_types",
+            ["full_attention", "sliding_attention"],
+            "policy has layer_types sliding_attention in its config.json; allowed: full_attention.",
+        ),
+        (
+            ALL,
+            "num_key_value_heads",
+            4,
+            "policy has num_key_value_heads 4 in its config.json; allowed: a divisor of 2, its num_attention_heads.",
+        ),
+        (
+            ("qwen2",),
+            "head_dim",
+            64,
+            "policy has head_dim 64 in its config.json; allowed: 32, hidden_size / num_attention_heads.",
+        ),
+        (("qwen3", "llama"), "head_dim", 33, "policy has head_dim 33 in its config.json; allowed: an even number."),
+        (ALL, "hidden_size", None, "policy has hidden_size None in its config.json; allowed: 1 or more."),
+        (ALL, "vocab_size", 0, "policy has vocab_size 0 in its config.json; allowed: 1 or more."),
+        (
+            QWENS,
+            "rope_scaling",
+            LLAMA3,
+            "policy has rope_type llama3 in its config.json; allowed: default.",
+        ),
+        (
+            QWENS,
+            "rope_parameters",
+            {"rope_type": "yarn", "factor": 4.0},
+            "policy has rope_type yarn in its config.json; allowed: default.",
+        ),
+        (
+            ("llama",),
+            "rope_parameters",
+            {"rope_type": "yarn", "factor": 4.0},
+            "policy has rope_type yarn in its config.json; allowed: default, llama3.",
+        ),
+        (
+            ("llama",),
+            "rope_scaling",  # as checkpoints had it before transformers 5
+            {"type": "linear", "factor": 2.0},
+            "policy has rope_type linear in its config.json; allowed: default, llama3.",
+        ),
+        (
+            ("llama",),
+            "rope_scaling",
+            {**LLAMA3, "factor": None},
+            "policy has factor None in its config.json; allowed: more than 0, with rope_type llama3.",
+        ),
+        (
+            ALL,
+            "partial_rotary_factor",
+            0.5,
+            "policy has partial_rotary_factor 0.5 in its config.json; allowed: 1.0.",
+        ),
+    ],
+)
+def test_what_the_model_would_silently_leave_out_is_refused_by_name(
+    policy: Path, tmp_path: Path, architectures: tuple[str, ...], key: str, value: object, sentence: str
+) -> None:
+    for architecture in architectures:
+        set_config(model_type=architecture)(policy)
+        check_checkpoint(policy)
+        set_config(model_type=architecture, **{key: value})(policy)
+        with pytest.raises(ValueError) as caught:
+            adopt(policy, tmp_path / "adopted")
+        assert str(caught.value) == sentence
+        assert not (tmp_path / "adopted").exists()
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator takes other sizes")
+def test_heads_that_vllm_cannot_take_on_a_cpu(policy: Path) -> None:
+    set_config(model_type="llama", head_dim=24)(policy)
+    check_checkpoint(policy)
+    with pytest.raises(
+        ValueError, match=r"^policy has head_dim 24 in its config.json; allowed: 32, 48, 64, .* a CPU\.$"
+    ):
+        check_task(policy=str(policy), environment="blackjack", environment_url="")
+
+
+def test_the_check_imports_neither_torch_nor_transformers(policy: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tasks.policy.checkpoint import check_checkpoint; "
+        f"check_checkpoint(Path({str(policy)!r})); print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_a_template_within_the_tokenizers_config_will_do(policy: Path) -> None:

@@ -1,59 +1,18 @@
 """vLLM against TorchTitan on the same tokens, over weight updates in place."""
 
-import json
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from tasks.config import RolloutConfig, TrainingConfig
+from checkpoints import PROMPTS, SERVED, TRAINING, gap, make_checkpoint, sample, trained
+from tasks.config import RolloutConfig
 from tasks.policy.chat import open_chat
-from tasks.policy.checkpoint import read_info, seal
-from tasks.rollout.engine import Completion, Engine, open_engine
-from tasks.training.cold_start import imitation
-from tasks.training.packing import Ragged
+from tasks.policy.checkpoint import read_info
+from tasks.rollout.engine import open_engine
 from tasks.training.trainer import Trainer
 
 CONFIG = RolloutConfig()
-TRAINING = TrainingConfig(seq_len=512, learning_rate=1e-2, warmup_iterations=0)
-PROMPTS = [
-    [1, *np.random.default_rng(length).integers(3, 300, length).tolist()]
-    for length in (5, 17, 40, 200, 300)  # the last are longer than one block of the prefix cache
-]
-
-
-def sample(
-    engine: Engine, prompts: Sequence[list[int]] = PROMPTS, *, temperature: float = 1.0, first_seed: int = 0
-) -> list[Completion]:
-    seeds = [first_seed + i for i in range(len(prompts))]
-    return engine.sample(prompts, temperature=temperature, max_tokens=8, end_id=2, seeds=seeds)
-
-
-def trainers_logprobs(trainer: Trainer, completions: Sequence[Completion]) -> np.ndarray:
-    whole = [prompt + c.token_ids for prompt, c in zip(PROMPTS, completions, strict=True)]
-    mask = [[False] * len(p) + [True] * len(c.token_ids) for p, c in zip(PROMPTS, completions, strict=True)]
-    data = Ragged(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
-    return trainer.score(data)[data.action_mask_N]
-
-
-def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
-    generators = np.concatenate([c.logprobs for c in completions])
-    return float(np.abs(generators - trainers_logprobs(trainer, completions)).max())
-
-
-def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Path, Trainer]:
-    """The next version of `policy`, far away from it, and the trainer that holds it."""
-    trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
-    tokens = np.random.default_rng(9).integers(3, 300, 60)
-    for _ in range(5):
-        trainer.step(Ragged(np.array([0, 60]), tokens, np.arange(60) > 0), [0], imitation)
-    folder.mkdir()
-    trainer.export(policy, folder)
-    seal(folder, version=1, parent=read_info(policy).digest)
-    return folder, trainer
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -127,18 +86,11 @@ def test_a_reply_that_was_cut_says_so(tiny_policy: Path) -> None:
     assert cut.token_ids == whole.token_ids[:-1]
 
 
-def test_tied_embeddings_before_and_after_an_update(tiny_policy: Path, tmp_path: Path) -> None:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    first = tmp_path / "tied"
-    shutil.copytree(tiny_policy, first, ignore=shutil.ignore_patterns("*.safetensors"))
-    shape = {**json.loads((first / "config.json").read_text()), "tie_word_embeddings": True, "initializer_range": 0.2}
-    torch.manual_seed(0)
-    Qwen3ForCausalLM(Qwen3Config(**shape)).save_pretrained(first)
-    seal(first, version=0, parent="")
-
-    for policy, trainer in (
-        (first, Trainer(first, TRAINING, temperature=1.0, schedule_steps=1)),
-        trained(first, tmp_path / "next"),
-    ):
-        assert gap(trainer, sample(open_engine(policy, CONFIG))) <= 1e-4
+@pytest.mark.parametrize("shape", SERVED)  # last: each needs an engine of its own
+def test_every_architecture_before_and_after_an_update(shape: str, tiny_policy: Path, tmp_path: Path) -> None:
+    first = make_checkpoint(tiny_policy, tmp_path / "first", SERVED[shape])
+    before = sample(open_engine(first, CONFIG))
+    assert gap(Trainer(first, TRAINING, temperature=1.0, schedule_steps=1), before) <= 1e-4
+    policy, trainer = trained(first, tmp_path / "next")
+    assert gap(trainer, before) > 0.1  # the update changed something
+    assert gap(trainer, sample(open_engine(policy, CONFIG))) <= 1e-4

@@ -1,7 +1,5 @@
 """TorchTitan's forward and files against transformers, on the same checkpoints."""
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,47 +8,25 @@ import numpy as np
 import pytest
 import torch
 
+from checkpoints import SHAPES, by_torchtitan, by_transformers, is_tied, make_checkpoint
 from tasks.config import TrainingConfig
-from tasks.policy.checkpoint import read_info, seal
+from tasks.policy.architectures import check_architecture
+from tasks.policy.checkpoint import read_info
+from tasks.training.architectures import SPECS
 from tasks.training.cold_start import imitation
-from tasks.training.model import build_model, load_weights, qwen3_spec
+from tasks.training.model import build_model, load_weights
 from tasks.training.packing import Ragged
-from tasks.training.titan import attention_masks
 from tasks.training.trainer import Trainer
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "as the tiny policy": {},
-    "grouped queries": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
-    "heads wider than the model": {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 24},
-    "tied embeddings": {"tie_word_embeddings": True},
-    "three layers, other base and epsilon": {
-        "num_hidden_layers": 3,
-        "layer_types": None,
-        "rms_norm_eps": 1e-3,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
-    },
-}
 
 Checkpoint = Callable[..., Path]
 
 
 @pytest.fixture
 def checkpoint(tiny_policy: Path, tmp_path: Path) -> Checkpoint:
-    """Makes checkpoints of other shapes, by transformers, with weights that differ everywhere."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    """Makes checkpoints of one of the shapes, by transformers, with weights that differ everywhere."""
 
-    def make(shape: dict[str, Any], **save_options: Any) -> Path:
-        folder = tmp_path / "checkpoint"
-        shutil.copytree(tiny_policy, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))
-        known = json.loads((folder / "config.json").read_text())
-        torch.manual_seed(5)
-        model = Qwen3ForCausalLM(Qwen3Config(**{**known, **shape, "initializer_range": 0.2}))
-        for weight in model.parameters():
-            if weight.ndim == 1:  # norms are born as ones: mistaken for one another, nobody would notice
-                torch.nn.init.uniform_(weight, 0.5, 1.5)
-        model.save_pretrained(folder, **save_options)
-        seal(folder, version=0, parent="")
-        return folder
+    def make(shape: str, **save_options: Any) -> Path:
+        return make_checkpoint(tiny_policy, tmp_path / "checkpoint", SHAPES[shape], **save_options)
 
     return make
 
@@ -59,30 +35,16 @@ def some_tokens() -> torch.Tensor:
     return torch.randint(3, 300, (2, 48), generator=torch.Generator().manual_seed(3))
 
 
-@torch.no_grad()
-def by_transformers(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(token_ids_BT).logits
-
-
-@torch.no_grad()
-def by_torchtitan(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
-    model, _, _ = build_model(folder, seq_len=64)
-    positions_BT = torch.arange(token_ids_BT.shape[1]).expand_as(token_ids_BT)
-    return model(token_ids_BT, positions=positions_BT, attention_masks=attention_masks(model, positions_BT))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_forward_is_that_of_transformers(shape: str, checkpoint: Checkpoint) -> None:
-    folder, tokens = checkpoint(SHAPES[shape]), some_tokens()
+    folder, tokens = checkpoint(shape), some_tokens()
     theirs = by_transformers(folder, tokens)
     assert theirs.std() > 0.5  # logits that say something
     assert (by_torchtitan(folder, tokens) - theirs).abs().max() <= 1e-4
 
 
 def test_the_forward_of_a_checkpoint_in_several_files(checkpoint: Checkpoint) -> None:
-    folder, tokens = checkpoint({}, max_shard_size="60KB"), some_tokens()
+    folder, tokens = checkpoint("qwen3", max_shard_size="60KB"), some_tokens()
     assert len(list(folder.glob("*.safetensors"))) > 1
     assert (by_torchtitan(folder, tokens) - by_transformers(folder, tokens)).abs().max() <= 1e-4
 
@@ -96,9 +58,9 @@ def some_trajectories() -> Ragged:
     return Ragged(offsets, token_ids, mask)
 
 
-@pytest.mark.parametrize("shape", ["as the tiny policy", "grouped queries"])
+@pytest.mark.parametrize("shape", ["qwen3", "qwen3, grouped queries", "qwen2", "llama, Llama 3's frequencies"])
 def test_what_shares_a_row_does_not_change_a_log_probability(shape: str, checkpoint: Checkpoint) -> None:
-    folder, data = checkpoint(SHAPES[shape]), some_trajectories()
+    folder, data = checkpoint(shape), some_trajectories()
     together = Trainer(folder, TrainingConfig(seq_len=64), temperature=1.0, schedule_steps=1).score(data)
     alone = Trainer(folder, TrainingConfig(seq_len=30, score_rows=1), temperature=1.0, schedule_steps=1).score(data)
     assert np.abs(together - alone).max() <= 1e-5
@@ -121,23 +83,33 @@ def test_an_export_of_what_was_not_trained_is_the_same_files(
 ) -> None:
     from safetensors.torch import load_file
 
-    source, target = checkpoint(SHAPES[shape]), tmp_path / "target"
+    source, target = checkpoint(shape), tmp_path / "target"
     target.mkdir()
     Trainer(source, TrainingConfig(), temperature=1.0, schedule_steps=1).export(source, target)
     before, after = contents(source), contents(target)
     assert set(after) == set(before) - {"policy.json"}
     assert all(after[name] == before[name] for name in after)
-    assert ("lm_head.weight" in load_file(target / "model.safetensors")) == (shape != "tied embeddings")
+    assert ("lm_head.weight" in load_file(target / "model.safetensors")) == (not is_tied(source))
 
 
-@pytest.mark.parametrize("shape", ["grouped queries", "tied embeddings"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "qwen3, grouped queries",
+        "qwen3, tied",
+        "qwen2",
+        "qwen2, grouped queries, tied",
+        "llama, heads wider than the model",
+        "llama, grouped queries, tied",
+    ],
+)
 def test_an_export_opens_with_transformers_and_holds_what_was_trained(
     shape: str, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source, target, data = checkpoint(SHAPES[shape]), tmp_path / "target", some_trajectories()
+    source, target, data = checkpoint(shape), tmp_path / "target", some_trajectories()
     target.mkdir()
     config = TrainingConfig(learning_rate=1e-2, warmup_iterations=0)
     trainer = Trainer(source, config, temperature=1.0, schedule_steps=2)
@@ -146,8 +118,8 @@ def test_an_export_opens_with_transformers_and_holds_what_was_trained(
         trainer.step(data, range(4), imitation)
     trainer.export(source, target)
 
-    model, tied = AutoModelForCausalLM.from_pretrained(target), shape == "tied embeddings"
-    assert json.loads((target / "config.json").read_text())["tie_word_embeddings"] is tied
+    model, tied = AutoModelForCausalLM.from_pretrained(target), is_tied(source)
+    assert is_tied(target) is tied is ("tied" in shape)
     assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
     untrained, trained = (load_file(folder / "model.safetensors") for folder in (source, target))
     assert ("lm_head.weight" in trained) is not tied
@@ -172,7 +144,7 @@ def test_the_gradient_is_that_of_transformers(shape: str, checkpoint: Checkpoint
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    source, target, data = checkpoint(SHAPES[shape]), tmp_path / "gradient", some_trajectories()
+    source, target, data = checkpoint(shape), tmp_path / "gradient", some_trajectories()
     target.mkdir()
     trainer = Trainer(source, TrainingConfig(max_norm=1e6), temperature=0.7, schedule_steps=1)
     (optimizer,) = trainer.optimizers.optimizers
@@ -203,7 +175,7 @@ def test_the_gradient_is_that_of_transformers(shape: str, checkpoint: Checkpoint
 
 
 def test_a_checkpoint_in_several_files_becomes_one(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    source, target, tokens = checkpoint({}, max_shard_size="60KB"), tmp_path / "target", some_tokens()
+    source, target, tokens = checkpoint("qwen3", max_shard_size="60KB"), tmp_path / "target", some_tokens()
     target.mkdir()
     Trainer(source, TrainingConfig(), temperature=1.0, schedule_steps=1).export(source, target)
     assert [path.name for path in target.glob("*.safetensors*")] == ["model.safetensors"]
@@ -218,28 +190,80 @@ def test_the_weights_of_another_version_are_loaded_in_place(tiny_policy: Path, n
     assert np.array_equal(trainer.score(data), fresh.score(data))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [
-        ("use_sliding_window", True, "policy has use_sliding_window True in its config.json; allowed: False"),
-        ("attention_bias", True, "policy has attention_bias True in its config.json; allowed: False"),
-        ("hidden_act", "gelu", "policy has hidden_act gelu in its config.json; allowed: silu"),
-        ("quantization_config", {"bits": 4}, "policy has quantization_config {'bits': 4} in its config.json; allowed"),
-        ("rope_parameters", {"rope_type": "yarn", "factor": 4.0}, "policy has rope_type yarn in its config.json"),
-        ("rope_scaling", {"rope_type": "linear", "factor": 2.0}, "policy has rope_type linear in its config.json"),
-        ("rope_scaling", {"type": "linear", "factor": 2.0}, "policy has rope_type linear in its config.json"),
-    ],
-)
-def test_what_the_model_would_silently_leave_out_is_refused_by_name(
-    tiny_policy: Path, key: str, value: object, sentence: str
-) -> None:
-    config = json.loads((tiny_policy / "config.json").read_text())
-    qwen3_spec(config, seq_len=64)
-    if key == "rope_scaling":  # as checkpoints had it before transformers 5
-        config.pop("rope_parameters", None)
-    with pytest.raises(ValueError) as caught:
-        qwen3_spec({**config, key: value}, seq_len=64)
-    assert str(caught.value).startswith(sentence)
+LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+REAL: dict[str, dict[str, Any]] = {  # as their config.json has them
+    "Qwen2.5-1.5B": {
+        "model_type": "qwen2",
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "max_position_embeddings": 131072,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "sliding_window": 131072,
+        "max_window_layers": 28,
+        "tie_word_embeddings": True,
+    },
+    "Llama-3.2-1B": {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", **LLAMA3},
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-0.6B": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+    },
+    "SmolLM2-1.7B, untied": {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "rope_theta": 130000,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_tensor_of_a_real_checkpoint_has_its_name_and_shape(name: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = dict(REAL[name])
+    check_architecture(sizes)
+    spec = SPECS[sizes["model_type"]](sizes, 512)
+    with torch.device("meta"):  # no weights: nothing but names and shapes
+        ours = spec.model.build()
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(sizes.pop("model_type"), **sizes))
+    adapter = spec.state_dict_adapter(spec.model, None)
+    found = {key: tuple(weight.shape) for key, weight in adapter.to_hf(ours.state_dict()).items()}
+    assert found == {key: tuple(weight.shape) for key, weight in theirs.named_parameters()}  # a tied one only once
+    assert ("lm_head.weight" in found) is not sizes["tie_word_embeddings"]
 
 
 def test_rows_longer_than_the_policy_can_read(tiny_policy: Path) -> None:

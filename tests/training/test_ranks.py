@@ -34,6 +34,7 @@ TRAINING = TrainingConfig(seq_len=16, rows=2, score_rows=2, warmup_iterations=0)
 CASES = {  # which policy, and its loss
     "grpo": ("untied", AlgorithmConfig(entropy_coefficient=0.01)),
     "gspo": ("tied", AlgorithmConfig(name="gspo")),
+    "biased": ("qwen2", AlgorithmConfig(name="gspo")),
     "corrected": ("untied", AlgorithmConfig(correction="truncate", correction_level="sequence")),
 }
 
@@ -84,6 +85,8 @@ def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The folder in which two ranks, real processes over the loopback interface, left what they found."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    from checkpoints import make_checkpoint  # not at the top: the ranks do without
+
     folder = tmp_path_factory.mktemp("ranks")
     for name in ("untied", "tied"):
         shutil.copytree(newborn_policy, folder / name)
@@ -91,6 +94,7 @@ def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) ->
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(**shape)).save_pretrained(folder / "tied")
     seal(folder / "tied", version=0, parent="")
+    make_checkpoint(newborn_policy, folder / "qwen2", {"model_type": "qwen2"})
     feather.write_feather(a_window(newborn_policy), folder / "window")
 
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]

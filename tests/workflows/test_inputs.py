@@ -88,7 +88,7 @@ def test_a_bad_input_ends_with_one_sentence_and_leaves_nothing(arguments: list[s
 
 def test_policy_directories_that_cannot_be_trained_are_refused(home: Path):
     for folder, sentence in (
-        (checkpoint(home / "llama", model_type="llama"), "of architecture llama; allowed:"),
+        (checkpoint(home / "gemma", model_type="gemma3_text"), "of architecture gemma3_text; allowed:"),
         (checkpoint(home / "mute", tokenizer=False), "which has no tokenizer.json; allowed:"),
         (checkpoint(home / "no-chat"), "whose tokenizer has no chat template; allowed:"),
     ):

@@ -1,0 +1,106 @@
+"""The architectures that can be trained, and what a config.json of theirs may not ask for.
+
+A model that leaves out what config.json asks for would train and sample something else, without an error. So each such
+key is refused by its name before any work, and this file needs no torch for it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+NO = (False, None)
+EVERYWHERE: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu",),
+    "quantization_config": (None,),
+    "is_causal": (True, None),
+}
+# For each model_type, the keys that change its forward pass, and their values with which it is the plain one.
+ARCHITECTURES: dict[str, dict[str, tuple[object, ...]]] = {
+    "qwen3": {"use_sliding_window": NO, "attention_bias": NO, "dual_chunk_attention_config": (None,)},
+    "qwen2": {"use_sliding_window": NO, "qk_norm": NO, "dual_chunk_attention_config": (None,)},
+    "llama": {"attention_bias": NO, "mlp_bias": NO, "bias": NO, "qkv_bias": NO},
+}
+ROPE_TYPES = {"qwen3": ("default",), "qwen2": ("default",), "llama": ("default", "llama3")}
+LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
+# Those that CPUAttentionBackend of vLLM 0.29 lists, and 48, which it takes all the same (each was run).
+CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+
+
+def rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary embedding of a config.json, in transformers 5's terms: at least `rope_type` and `rope_theta`.
+
+    Before transformers 5, the base stood beside a `rope_scaling`, whose `rope_type` was once called `type`.
+    """
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {
+        "rope_type": given.get("type", "default"),
+        "rope_theta": config.get("rope_theta") or 10000.0,  # transformers' default
+        "partial_rotary_factor": config.get("partial_rotary_factor"),
+        **given,
+    }
+
+
+def head_size(config: Mapping[str, Any]) -> int:
+    """Dimensions of an attention head; where config.json does not say, transformers' default."""
+    plain = config["hidden_size"] // config["num_attention_heads"]
+    return config.get("head_dim") or (128 if config["model_type"] == "qwen3" else plain)
+
+
+def kv_heads(config: Mapping[str, Any]) -> int:
+    """Heads of the keys and values, each of which serves one query head or several."""
+    return config.get("num_key_value_heads") or config["num_attention_heads"]
+
+
+def check_architecture(config: Mapping[str, Any]) -> None:
+    """Raise ValueError, in one sentence, where config.json asks for what its ModelSpec would leave out."""
+    kind = config["model_type"]
+    for key in SIZES:
+        _refuse(key, config.get(key), isinstance(config.get(key), int) and config[key] >= 1, "1 or more")
+    for key, allowed in (EVERYWHERE | ARCHITECTURES[kind]).items():
+        _refuse(key, config.get(key), key not in config or config[key] in allowed, _listed(allowed))
+    layers = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
+    _refuse("layer_types", ", ".join(layers), not layers, "full_attention")
+
+    heads, fewer = config["num_attention_heads"], kv_heads(config)
+    _refuse("num_key_value_heads", fewer, heads % fewer == 0, f"a divisor of {heads}, its num_attention_heads")
+    _refuse("head_dim", head_size(config), head_size(config) % 2 == 0, "an even number")
+    if kind == "qwen2":  # vLLM's Qwen2 has no other
+        plain = config["hidden_size"] // heads
+        _refuse(
+            "head_dim", head_size(config), head_size(config) == plain, f"{plain}, hidden_size / num_attention_heads"
+        )
+
+    turns = rope(config)
+    _refuse("rope_type", turns["rope_type"], turns["rope_type"] in ROPE_TYPES[kind], _listed(ROPE_TYPES[kind]))
+    part = turns["partial_rotary_factor"]
+    _refuse("partial_rotary_factor", part, part in (None, 1), "1.0")
+    if turns["rope_type"] == "llama3":
+        for key in LLAMA3_SCALING:
+            number = turns.get(key)
+            _refuse(key, number, isinstance(number, int | float) and number > 0, "more than 0, with rope_type llama3")
+
+
+def check_head_size(config: Mapping[str, Any]) -> None:
+    """Raise ValueError where this machine has no accelerator, and vLLM's attention on a CPU no heads of such a size."""
+    size = head_size(config)
+    if size in CPU_HEAD_SIZES:
+        return
+    import torch  # only where it matters: a second
+
+    _refuse("head_dim", size, torch.accelerator.is_available(), f"{_listed(CPU_HEAD_SIZES)} where vLLM runs on a CPU")
+
+
+def _refuse(key: str, given: object, fine: bool, allowed: str) -> None:
+    if not fine:
+        raise ValueError(f"policy has {key} {given} in its config.json; allowed: {allowed}.")
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,21 @@
+"""One small file per architecture: a parsed config.json as a TorchTitan ModelSpec.
+
+All sizes come from config.json, none from TorchTitan's list of flavours. What a spec leaves out is refused before, by
+`tasks/policy/architectures.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tasks.training.architectures.llama import llama_spec
+from tasks.training.architectures.qwen2 import qwen2_spec
+from tasks.training.architectures.qwen3 import qwen3_spec
+
+from torchtitan.protocols.model_spec import ModelSpec
+
+# By the model_type of config.json; each takes it and the longest row that will be trained on, in tokens.
+SPECS: dict[str, Callable[[dict[str, Any], int], ModelSpec]] = {
+    "qwen3": qwen3_spec,
+    "qwen2": qwen2_spec,
+    "llama": llama_spec,
+}

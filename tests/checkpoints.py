@@ -1,0 +1,163 @@
+"""Small checkpoints of every architecture, and the same tokens through transformers, TorchTitan and vLLM.
+
+For the tests and for `benchmarks/parity.py`. Axes: B sequences, T tokens, V vocabulary.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.config import TrainingConfig
+from tasks.policy.checkpoint import read_info, seal
+from tasks.rollout.engine import Completion, Engine
+from tasks.training.cold_start import imitation
+from tasks.training.model import build_model
+from tasks.training.packing import Ragged
+from tasks.training.titan import attention_masks
+from tasks.training.trainer import Trainer
+
+PLAIN = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+# Heads of 16 and of 24 dimensions, which TorchTitan takes and vLLM on a CPU does not.
+GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+WIDE = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 24}
+DEEPER = {
+    "num_hidden_layers": 3,
+    "rms_norm_eps": 1e-3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
+# As Llama 3.2 stretches its frequencies, but from 32 tokens on: low, middle and high ones within a test's sequence.
+STRETCHED = {
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+}
+TIED = {"tie_word_embeddings": True}
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3": {"model_type": "qwen3"},
+    "qwen3, grouped queries": {"model_type": "qwen3", **GROUPED},
+    "qwen3, heads wider than the model": {"model_type": "qwen3", **WIDE},
+    "qwen3, tied": {"model_type": "qwen3", **TIED},
+    "qwen3, three layers, other base and epsilon": {"model_type": "qwen3", **DEEPER},
+    "qwen2": {"model_type": "qwen2"},
+    "qwen2, grouped queries, tied": {"model_type": "qwen2", **GROUPED, **TIED},
+    "qwen2, three layers, other base and epsilon": {"model_type": "qwen2", **DEEPER},
+    "llama": {"model_type": "llama"},
+    "llama, grouped queries, tied": {"model_type": "llama", **GROUPED, **TIED},
+    "llama, heads wider than the model": {"model_type": "llama", **WIDE},
+    "llama, three layers, other base and epsilon": {"model_type": "llama", **DEEPER},
+    "llama, Llama 3's frequencies": {"model_type": "llama", **STRETCHED},
+}
+
+# What vLLM plays too: grouped queries and, but for Qwen2, heads wider than the model.
+SERVED: dict[str, dict[str, Any]] = {
+    f"{architecture}, {'tied' if tied else 'untied'}": {
+        "model_type": architecture,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": tied,
+        **({"hidden_size": 128} if architecture == "qwen2" else {}),
+        **(STRETCHED if architecture == "llama" else {}),
+    }
+    for architecture in ("qwen3", "qwen2", "llama")
+    for tied in (False, True)
+}
+
+
+def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_options: Any) -> Path:
+    """A sealed policy of that shape with the tokenizer of `template`, made by transformers, no two weights alike."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))
+    sizes = {**PLAIN, **shape}
+    config = AutoConfig.for_model(sizes.pop("model_type"), **sizes, initializer_range=0.2)
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):  # born as zeros: left out, nobody would notice
+            torch.nn.init.normal_(weight, std=0.5)
+        elif weight.ndim == 1:  # norms are born as ones: mistaken for one another, nobody would notice
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    model.save_pretrained(folder, **save_options)
+    seal(folder, version=0, parent="")
+    return folder
+
+
+@torch.no_grad()
+def by_transformers(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
+    """Logits [B, T, V] of a checkpoint as transformers runs it, in float32."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(token_ids_BT).logits
+
+
+@torch.no_grad()
+def by_torchtitan(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
+    """The same by the model that is trained."""
+    model, _, _ = build_model(folder, seq_len=64)
+    positions_BT = torch.arange(token_ids_BT.shape[1]).expand_as(token_ids_BT)
+    return model(token_ids_BT, positions=positions_BT, attention_masks=attention_masks(model, positions_BT))
+
+
+TRAINING = TrainingConfig(seq_len=512, learning_rate=1e-2, warmup_iterations=0)
+PROMPTS = [
+    [1, *np.random.default_rng(length).integers(3, 300, length).tolist()]
+    for length in (5, 17, 40, 200, 300)  # the last are longer than one block of the prefix cache
+]
+
+
+def sample(
+    engine: Engine, prompts: Sequence[list[int]] = PROMPTS, *, temperature: float = 1.0, first_seed: int = 0
+) -> list[Completion]:
+    """Eight tokens a prompt at most, each prompt with a seed of its own."""
+    seeds = [first_seed + i for i in range(len(prompts))]
+    return engine.sample(prompts, temperature=temperature, max_tokens=8, end_id=2, seeds=seeds)
+
+
+def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
+    """How far the log-probabilities that vLLM gave its tokens are from the trainer's, at most."""
+    whole = [prompt + c.token_ids for prompt, c in zip(PROMPTS, completions, strict=True)]
+    mask = [[False] * len(p) + [True] * len(c.token_ids) for p, c in zip(PROMPTS, completions, strict=True)]
+    data = Ragged(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
+    generators = np.concatenate([c.logprobs for c in completions])
+    return float(np.abs(generators - trainer.score(data)[data.action_mask_N]).max())
+
+
+def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Path, Trainer]:
+    """The next version of `policy`, far away from it, and the trainer that holds it."""
+    trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
+    tokens = np.random.default_rng(9).integers(3, 300, 60)
+    for _ in range(5):
+        trainer.step(Ragged(np.array([0, 60]), tokens, np.arange(60) > 0), [0], imitation)
+    folder.mkdir()
+    trainer.export(policy, folder)
+    seal(folder, version=1, parent=read_info(policy).digest)
+    return folder, trainer
+
+
+def is_tied(folder: Path) -> bool:
+    """Whether a checkpoint's output head is its embeddings."""
+    return bool(json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False))
