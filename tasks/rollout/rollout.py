@@ -99,12 +99,13 @@ def sample_batch(
                     "reply", run_seed, iteration, first + game, turn
                 ),
             )
-            trajectories += [
+            new = [
                 _trajectory(e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config)
                 for i, e in zip(members, episodes, strict=True)
             ]
+            trajectories += new
             played += wave
-            kept = _kept(trajectories) // config.group_size
+            kept += _kept(new) // config.group_size
         seconds = time.perf_counter() - ready
     table = to_table(trajectories)
     metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(trajectories, seconds)}

@@ -106,16 +106,16 @@ def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1) -> 
         start = 0
         for r in members:
             first, last = data.offsets_R[r], data.offsets_R[r + 1]
-            length = int(last - first)
-            token_ids[b, start : start + length] = data.token_ids_N[first:last]
-            positions[b, start : start + length] = np.arange(length)
+            end = start + int(last - first)
+            token_ids[b, start:end] = data.token_ids_N[first:last]
+            positions[b, start:end] = np.arange(end - start)
             sampled = np.flatnonzero(data.action_mask_N[first:last])
             rows.append(np.full(len(sampled), b))
             places.append(start + sampled - 1)
             targets.append(data.token_ids_N[first + sampled])
             sources.append(first + sampled)
             trajectories.append(np.full(len(sampled), r))
-            start += length
+            start = end
         positions[b, start:] = np.arange(T - start)
 
     def joined(parts: list[np.ndarray]) -> np.ndarray:

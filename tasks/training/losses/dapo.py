@@ -3,7 +3,7 @@
 import torch
 
 from tasks.config import AlgorithmConfig
-from tasks.training.losses.tokens import SampledTokens, Totals, clipped_gain, ratio_metrics, regularisation
+from tasks.training.losses.tokens import SampledTokens, Totals, clipped_loss
 
 
 def dapo_loss(
@@ -19,7 +19,4 @@ def dapo_loss(
     The paper's other parts are settings of their own: dynamic sampling is `rollout.max_groups`, overlong filtering
     `rollout.cut` = "drop", no KL `algorithm.kl_coefficient` = 0, divided advantages `algorithm.advantage`.
     """
-    gain_K, clipped_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
-    penalty_K, metrics = regularisation(tokens, config)
-    loss = (penalty_K - tokens.weights_K * gain_K).sum() / totals.tokens
-    return loss, metrics | ratio_metrics(tokens, clipped_K)
+    return clipped_loss(tokens, totals.tokens, config)

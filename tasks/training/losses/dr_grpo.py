@@ -3,7 +3,7 @@
 import torch
 
 from tasks.config import AlgorithmConfig
-from tasks.training.losses.tokens import SampledTokens, Totals, clipped_gain, ratio_metrics, regularisation
+from tasks.training.losses.tokens import SampledTokens, Totals, clipped_loss
 
 
 def dr_grpo_loss(
@@ -20,7 +20,4 @@ def dr_grpo_loss(
     The other half, advantages that are not divided by the group's deviation, is `algorithm.advantage`; its
     "standardised" is refused with this loss.
     """
-    gain_K, clipped_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
-    penalty_K, metrics = regularisation(tokens, config)
-    loss = (penalty_K - tokens.weights_K * gain_K).sum() / totals.trajectories
-    return loss, metrics | ratio_metrics(tokens, clipped_K)
+    return clipped_loss(tokens, totals.trajectories, config)

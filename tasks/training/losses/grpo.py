@@ -3,7 +3,7 @@
 import torch
 
 from tasks.config import AlgorithmConfig
-from tasks.training.losses.tokens import SampledTokens, Totals, clipped_gain, ratio_metrics, regularisation
+from tasks.training.losses.tokens import SampledTokens, Totals, clipped_loss
 
 
 def grpo_loss(
@@ -20,7 +20,4 @@ def grpo_loss(
     split in two gives the same gradient. The ratio is to the policy that sampled, by its own log-probabilities,
     however old it is. The KL is weighed by the ratio (`tokens.kl_estimate`).
     """
-    gain_K, clipped_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
-    penalty_K, metrics = regularisation(tokens, config)
-    loss = (penalty_K - tokens.weights_K * gain_K).sum() / totals.tokens
-    return loss, metrics | ratio_metrics(tokens, clipped_K)
+    return clipped_loss(tokens, totals.tokens, config)

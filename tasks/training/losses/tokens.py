@@ -111,3 +111,17 @@ def ratio_metrics(tokens: SampledTokens, clipped_K: torch.Tensor) -> dict[str, t
         "ratio_max": ratio_K.max() if len(ratio_K) else ratio_K.new_zeros(()),
         "clip_share": clipped_K.float().sum(),
     }
+
+
+def clipped_loss(
+    tokens: SampledTokens, divisor: float, config: AlgorithmConfig
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What the losses with a clipped ratio a token have in common; what they divide by, and where they clip, is theirs.
+
+    (sum over tokens of -weight clipped gain + kl_coefficient KL - entropy_coefficient entropy) / divisor, and the sums
+    of what was measured.
+    """
+    gain_K, clipped_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
+    penalty_K, metrics = regularisation(tokens, config)
+    loss = (penalty_K - tokens.weights_K * gain_K).sum() / divisor
+    return loss, metrics | ratio_metrics(tokens, clipped_K)
