@@ -32,7 +32,12 @@ class Record(DataClassJSONMixin):
         return d
 
 
-NUMBERS_AND_WORDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
+PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a word"),
+    bool: ((bool,), "true or false"),
+}
 
 
 def check_given(record: type, given: Any, path: str) -> None:
@@ -50,9 +55,9 @@ def check_given(record: type, given: Any, path: str) -> None:
         if isinstance(kind, type) and issubclass(kind, Record):
             check_given(kind, value, name)
             kind.from_dict(value)
-        elif kind in NUMBERS_AND_WORDS:
-            fits = isinstance(value, NUMBERS_AND_WORDS[kind]) and not isinstance(value, bool)
-            require(fits, name, value, {int: "a whole number", float: "a number", str: "a word"}[kind])
+        elif kind in PLAIN:
+            types, allowed = PLAIN[kind]
+            require(isinstance(value, types) and isinstance(value, bool) == (kind is bool), name, value, allowed)
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class RolloutConfig(Record):
     max_tokens: int = 4  # sampled tokens a reply at most
     max_turns: int = 16  # replies a trajectory at most
     invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
+    thinking: bool = False  # replies may think before they answer; then the last line is the answer
     cut: str = "forfeit"  # what max_tokens or max_turns cut: "forfeit" earns invalid_reward, "drop" teaches nothing
     concurrent_games: int = 1024  # games open at once
     kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
@@ -170,6 +176,23 @@ class BufferConfig(Record):
         require(self.groups >= 0, "buffer.groups", self.groups, "0 (rollout.groups x buffer.reuse) or more")
 
 
+LORA_TARGETS = ("all", "attention", "feed_forward")
+
+
+@dataclass(frozen=True)
+class LoraConfig(Record):
+    """Low-rank adapters beside frozen weights (arXiv:2106.09685); the output of each is scaled by alpha / rank."""
+
+    rank: int = 0  # 0 trains all weights
+    alpha: float = 32.0
+    targets: str = "all"  # linear layers of every block, or only those of "attention" or "feed_forward"
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 0, "training.lora.rank", self.rank, "0 (all weights are trained) or more")
+        require(self.alpha > 0, "training.lora.alpha", self.alpha, "more than 0")
+        require(self.targets in LORA_TARGETS, "training.lora.targets", self.targets, ", ".join(LORA_TARGETS))
+
+
 @dataclass(frozen=True)
 class TrainingConfig(Record):
     """Optimizer steps on one window."""
@@ -184,6 +207,8 @@ class TrainingConfig(Record):
     seq_len: int = 256  # tokens a packed row
     rows: int = 16  # packed rows a forward pass
     score_rows: int = 32  # packed rows a forward pass without gradients
+    dtype: str = "float32"  # of the forward and backward pass; weights, gradients and optimizer are float32 always
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, "training.epochs", self.epochs, "1 or more")
@@ -196,6 +221,7 @@ class TrainingConfig(Record):
         require(self.seq_len >= 16, "training.seq_len", self.seq_len, "16 or more")
         require(self.rows >= 1, "training.rows", self.rows, "1 or more")
         require(self.score_rows >= 1, "training.score_rows", self.score_rows, "1 or more")
+        require(self.dtype in ("float32", "bfloat16"), "training.dtype", self.dtype, "float32 or bfloat16")
 
 
 @dataclass(frozen=True)
