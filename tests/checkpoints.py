@@ -106,6 +106,16 @@ def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_
     return folder
 
 
+def in_bfloat16(source: Path, folder: Path, **save_options: Any) -> Path:
+    """The same checkpoint as one that is kept in bfloat16."""
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors*", "policy.json"))
+    AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(folder, **save_options)
+    seal(folder, version=0, parent="")
+    return folder
+
+
 @torch.no_grad()
 def by_transformers(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
     """Logits [B, T, V] of a checkpoint as transformers runs it, in float32."""
@@ -117,9 +127,18 @@ def by_transformers(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def by_torchtitan(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
     """The same by the model that is trained."""
-    model, _, _ = build_model(folder, seq_len=64)
+    model, _, _ = build_model(folder, TrainingConfig(seq_len=64))
     positions_BT = torch.arange(token_ids_BT.shape[1]).expand_as(token_ids_BT)
     return model(token_ids_BT, positions=positions_BT, attention_masks=attention_masks(model, positions_BT))
+
+
+def by_peft(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
+    """The weights of `base`, float32, with an adapter merged by PEFT."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return PeftModel.from_pretrained(model, adapter).merge_and_unload().state_dict()
 
 
 TRAINING = TrainingConfig(seq_len=512, learning_rate=1e-2, warmup_iterations=0)

@@ -16,6 +16,7 @@ from typing import Any
 from tasks.config import Record
 from tasks.folders import written_whole
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
+from tasks.policy.weights import stored_tensors, weights_dtype
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def check_checkpoint(folder: Path) -> dict[str, Any]:
     if not any(folder.glob("*.safetensors")):
         raise ValueError(f'policy is "{folder}", which has no *.safetensors weights; allowed: {allowed}.')
     check_architecture(config)
+    stored_tensors(folder)
+    weights_dtype(folder, config)
     return config
 
 

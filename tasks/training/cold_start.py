@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.config import TinyPolicyConfig, TrainingConfig
+from tasks.config import LoraConfig, TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import EnvironmentKind, get_environment
 from tasks.folders import RUNS, written_whole
 from tasks.policy.chat import Chat, Message
@@ -91,7 +91,13 @@ def make_tiny(
         make_weights(config, vocabulary, chat.end_id, chat.tokenizer.pad_token_id, seed, folder)
         trainer = Trainer(
             folder,
-            replace(training, learning_rate=config.cold_start_learning_rate, warmup_iterations=0, min_lr_factor=0.1),
+            replace(
+                training,
+                learning_rate=config.cold_start_learning_rate,
+                warmup_iterations=0,
+                min_lr_factor=0.1,
+                lora=LoraConfig(),  # random weights are no base for adapters
+            ),
             temperature=1.0,
             schedule_steps=config.cold_start_steps,
         )

@@ -22,7 +22,7 @@ from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.correction import correction_weights
 from tasks.training.losses.tokens import SampledTokens, Totals
 from tasks.training.packing import Ragged, Rows, flat
-from tasks.training.trainer import Loss, Trainer, resume, retire
+from tasks.training.trainer import Loss, Trainer, for_scoring, resume, retire
 
 STEPS = "_steps.csv"  # beside the weights: what every optimizer step measured
 
@@ -47,11 +47,17 @@ def next_policy(
     """
     info, temperature = read_info(policy), config.rollout.temperature
     trainer = resume(
-        policy, state, config.training, run_token=run_token, temperature=temperature, iterations=iterations
+        policy,
+        state,
+        config.training,
+        run_token=run_token,
+        seed=seed,
+        temperature=temperature,
+        iterations=iterations,
     )
     sampled_by, scorer = read_info(sampler), trainer
     if sampled_by.digest != info.digest:
-        scorer = Trainer(sampler, config.training, temperature=temperature, schedule_steps=1)
+        scorer = Trainer(sampler, for_scoring(config.training), temperature=temperature, schedule_steps=1)
     started = time.perf_counter()
     check_fits(window, config.training.seq_len)
     metrics = mismatch(scorer, window, config.algorithm, policy_version=sampled_by.version)

@@ -6,6 +6,7 @@ vocabulary, K sampled tokens (see `packing.py`).
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tasks.config import TrainingConfig
+from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import read_info
 from tasks.training.losses.tokens import Totals
-from tasks.training.model import build_model, export_weights
+from tasks.training.model import build_model
 from tasks.training.packing import Ragged, Rows, build_rows, plan_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils
+from tasks.training.weights import export_weights
 
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
@@ -43,11 +45,12 @@ class Trainer:
     step: how many of those a window gives depends on how many groups carry a gradient.
     """
 
-    def __init__(self, policy: Path, config: TrainingConfig, *, temperature: float, schedule_steps: int):
+    def __init__(self, policy: Path, config: TrainingConfig, *, temperature: float, schedule_steps: int, seed: int = 0):
         self.config = config
         self.temperature = temperature
         self.steps = 0  # optimizer steps so far
-        self.model, self.adapter, self.parallel_dims = build_model(policy, config.seq_len)
+        self.model, self.adapter, self.parallel_dims = build_model(policy, config, seed=seed)
+        self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.model._skip_lm_head = True  # pyright: ignore[reportArgumentType]  # see _forward
         self.device = torch.device("cpu") if ON_CPU else torch.device("cuda", torch.cuda.current_device())
         self.optimizers = OptimizersContainer.Config(
@@ -145,7 +148,7 @@ class Trainer:
                 else:
                     totals[name] = totals.get(name, 0.0) + float(amount) / size.tokens
         totals = self._over_ranks(totals)
-        norm = float(dist_utils.clip_grad_norm_(self.model.parameters(), self.config.max_norm, foreach=True))
+        norm = float(dist_utils.clip_grad_norm_(self.trained, self.config.max_norm, foreach=True))
         if not (math.isfinite(totals["loss"]) and math.isfinite(norm)):
             self.optimizers.zero_grad()
             raise FloatingPointError(f"loss is {totals['loss']} and the gradient norm {norm}; allowed: finite numbers.")
@@ -168,7 +171,7 @@ class Trainer:
 
     def export(self, template: Path, folder: Path) -> None:
         """Write the weights into `folder` as a Hugging Face checkpoint like `template`."""
-        export_weights(self.model, self.adapter, template, folder)
+        export_weights(self.model, self.adapter, template, folder, lora=self.config.lora)
 
     def save_state(self, folder: Path) -> None:
         """Write weights, optimizer and schedule under `folder` by TorchTitan's checkpoint manager."""
@@ -181,11 +184,17 @@ class Trainer:
         self.checkpoints.load(1)
 
 
+def for_scoring(config: TrainingConfig) -> TrainingConfig:
+    """The settings of a model that only scores: a policy holds its adapters already."""
+    return replace(config, lora=LoraConfig())
+
+
 _scorers: dict[str, Trainer] = {}
 
 
 def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> Trainer:
     """A model that only scores, kept warm: the frozen reference is the same for all of a run."""
+    config = for_scoring(config)
     key = f"{read_info(policy).digest} {temperature} {config.to_json()}"
     if key not in _scorers:
         _scorers.clear()
@@ -197,18 +206,26 @@ _resting: dict[str, Trainer] = {}
 
 
 def resume(
-    policy: Path, state: Path | None, config: TrainingConfig, *, run_token: str, temperature: float, iterations: int
+    policy: Path,
+    state: Path | None,
+    config: TrainingConfig,
+    *,
+    run_token: str,
+    seed: int,
+    temperature: float,
+    iterations: int,
 ) -> Trainer:
     """The trainer that made `policy`, if it rests in this process; else a new one, with `state` when there is one.
 
-    It leaves the shelf: a trainer whose stage fails half-way is never used again.
+    All weights then come from the state: it holds them in float32 and with LoRA apart from their adapters, `policy` in
+    its own precision and merged. The trainer leaves the shelf: one whose stage fails half-way is never used again.
     """
     key = f"{run_token} {read_info(policy).digest}"
     warm = _resting.pop(key, None)
     _resting.clear()
     if warm is not None and state is not None:
         return warm
-    trainer = Trainer(policy, config, temperature=temperature, schedule_steps=iterations)
+    trainer = Trainer(policy, config, temperature=temperature, schedule_steps=iterations, seed=seed)
     if state is not None:
         trainer.load_state(state)
     return trainer

@@ -14,9 +14,10 @@ from tasks.policy.architectures import check_architecture
 from tasks.policy.checkpoint import read_info
 from tasks.training.architectures import SPECS
 from tasks.training.cold_start import imitation
-from tasks.training.model import build_model, load_weights
+from tasks.training.model import build_model
 from tasks.training.packing import Ragged
 from tasks.training.trainer import Trainer
+from tasks.training.weights import load_weights
 
 Checkpoint = Callable[..., Path]
 
@@ -269,4 +270,4 @@ def test_every_tensor_of_a_real_checkpoint_has_its_name_and_shape(name: str) -> 
 def test_rows_longer_than_the_policy_can_read(tiny_policy: Path) -> None:
     assert read_info(tiny_policy).version == 0
     with pytest.raises(ValueError, match=r"^training.seq_len is 1025; allowed: at most 1024, the max_position_emb"):
-        build_model(tiny_policy, seq_len=1025)
+        build_model(tiny_policy, TrainingConfig(seq_len=1025))

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from pyarrow import feather
 from safetensors.torch import load_file
 
-from tasks.config import AlgorithmConfig, TrainingConfig
+from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import seal
 from tasks.training.packing import ragged
 from tasks.training.train import window_loss
@@ -31,18 +32,22 @@ STEPS = ([0, 1, 2, 3, 4], [1], [4, 2, 0])  # 5, 1 and 3 rows: the second rank's 
 # Adam divides a gradient by its own size: where the parts of one cancel out, to 1e-8 beside 1e-2 elsewhere, what
 # rounding leaves of it decides the step. How far that goes is a share of the learning rate, here that of a run.
 TRAINING = TrainingConfig(seq_len=16, rows=2, score_rows=2, warmup_iterations=0)
-CASES = {  # which policy, and its loss
-    "grpo": ("untied", AlgorithmConfig(entropy_coefficient=0.01)),
-    "gspo": ("tied", AlgorithmConfig(name="gspo")),
-    "biased": ("qwen2", AlgorithmConfig(name="gspo")),
-    "corrected": ("untied", AlgorithmConfig(correction="truncate", correction_level="sequence")),
+LORA = LoraConfig(rank=3, alpha=48.0)  # a rank that two ranks do not divide
+GRPO = AlgorithmConfig(entropy_coefficient=0.01)
+CASES: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {  # which policy, its loss, and how it is trained
+    "grpo": ("untied", GRPO, {}),
+    "gspo": ("tied", AlgorithmConfig(name="gspo"), {}),
+    "biased": ("qwen2", AlgorithmConfig(name="gspo"), {}),
+    "corrected": ("untied", AlgorithmConfig(correction="truncate", correction_level="sequence"), {}),
+    "adapters": ("qwen2", GRPO, {"lora": LORA}),
+    "bfloat16": ("untied", GRPO, {"dtype": "bfloat16"}),
 }
 
 
 def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
     """Train a policy on the window, both in `folder`, and export it to `target`; what was measured on the way."""
-    name, algorithm = CASES[case]
-    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / name)
+    name, algorithm, training = CASES[case]
+    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / name, **training)
     data = ragged(window)
     before, loss = trainer.score(data), window_loss(window, data, trainer, algorithm)
     steps = [trainer.step(data, members, loss) for members in STEPS]
@@ -51,8 +56,8 @@ def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
     return {"before": before.tolist(), "steps": steps, "after": trainer.score(data).tolist()}
 
 
-def open_trainer(policy: Path) -> Trainer:
-    return Trainer(policy, TRAINING, temperature=0.8, schedule_steps=3)
+def open_trainer(policy: Path, **training: Any) -> Trainer:
+    return Trainer(policy, replace(TRAINING, **training), temperature=0.8, schedule_steps=3)
 
 
 def a_rank(folder: Path) -> None:
@@ -111,18 +116,22 @@ def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
+# How far two ranks may be from one: what float32 rounds; in bfloat16, the gradients that each part of a step adds up.
+NEAR = {"bfloat16": 5e-3}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_train_as_one_does(two_ranks: Path, tmp_path: Path, case: str) -> None:
-    expected = three_steps(two_ranks, case, tmp_path)
+    expected, near = three_steps(two_ranks, case, tmp_path), NEAR.get(case, 1e-5)
     assert all(step["grad_norm"] > 0.01 for step in expected["steps"])
     if case != "corrected":  # whose ratio starts at 1
         assert 0 < expected["steps"][0]["clip_share"] < 1
     for rank in (0, 1):
         found = json.loads((two_ranks / f"{case}-{rank}.json").read_text())
-        assert found["before"] == pytest.approx(expected["before"], abs=1e-5)
+        assert found["before"] == pytest.approx(expected["before"], abs=near)
         for step, wanted in zip(found["steps"], expected["steps"], strict=True):
-            assert step == pytest.approx(wanted, rel=1e-5, abs=1e-6)
-        assert found["after"] == pytest.approx(expected["after"], abs=1e-5)
+            assert step == pytest.approx(wanted, rel=near, abs=near / 10)
+        assert found["after"] == pytest.approx(expected["after"], abs=near)
     apart = np.subtract(expected["after"], expected["before"])
     assert np.abs(apart).max() > 1e-2
 
@@ -131,8 +140,14 @@ def test_two_ranks_train_as_one_does(two_ranks: Path, tmp_path: Path, case: str)
     )
     assert by_two.keys() == by_one.keys() == untrained.keys()
     for name, weight in by_one.items():
-        assert (by_two[name] - weight).abs().max() <= 1e-5, name
+        if case == "adapters" and not name.endswith("_proj.weight"):
+            assert torch.equal(by_two[name], untrained[name]) and torch.equal(weight, untrained[name]), name
+            continue
         assert (weight - untrained[name]).abs().max() > 5e-4, name
+        if case == "bfloat16":  # of what was learned, for single weights may go either way
+            assert (by_two[name] - weight).norm() <= 0.3 * (weight - untrained[name]).norm(), name
+        else:
+            assert (by_two[name] - weight).abs().max() <= 1e-5, name
 
 
 if __name__ == "__main__":

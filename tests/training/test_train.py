@@ -2,10 +2,12 @@
 
 import itertools
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +15,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
+from checkpoints import by_peft, in_bfloat16
 from tasks.buffer.window import select_groups, take
-from tasks.config import AlgorithmConfig, BufferConfig, GrpoConfig, TrainingConfig
+from tasks.config import AlgorithmConfig, BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import digest, read_info
 from tasks.records import ADVANTAGE, REFERENCE, Trajectory, to_table, with_column
 from tasks.training.checks import check_fits, mismatch, trainable
+from tasks.training.lora import ADAPTER
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.packing import build_rows, plan_rows, ragged
 from tasks.training.train import minibatches, next_policy, train_on
@@ -27,6 +32,7 @@ from tasks.training.trainer import Trainer
 TRAINING = TrainingConfig(epochs=2, minibatch_size=4, learning_rate=1e-2, warmup_iterations=0, rows=2, seq_len=32)
 CONFIG = GrpoConfig.from_dict({"training": TRAINING.to_dict(), "rollout": {"max_turns": 4, "max_tokens": 4}})
 ALGORITHM = AlgorithmConfig()
+LORA = LoraConfig(rank=4, alpha=16.0)
 
 
 def open_trainer(policy: Path) -> Trainer:
@@ -324,7 +330,8 @@ def test_a_window_without_rows_takes_no_step(newborn_policy: Path, empty: Callab
     assert trainer.learning_rate < rate  # the iteration counts all the same
 
 
-def two_stages(first: Path, folder: Path, tokens: tuple[str, str]) -> Path:
+def two_stages(first: Path, folder: Path, tokens: tuple[str, str], **training: Any) -> Path:
+    config = replace(CONFIG, training=replace(TRAINING, **training))
     policy, state = first, None
     for version, token in enumerate(tokens):
         target, target_state = folder / f"policy-{version + 1}", folder / f"state-{version + 1}"
@@ -333,7 +340,7 @@ def two_stages(first: Path, folder: Path, tokens: tuple[str, str]) -> Path:
             policy,
             policy,
             state,
-            CONFIG,
+            config,
             run_token=token,
             seed=0,
             iterations=3,
@@ -344,11 +351,33 @@ def two_stages(first: Path, folder: Path, tokens: tuple[str, str]) -> Path:
     return policy
 
 
-def test_a_run_that_went_on_from_its_files_writes_the_same_bytes(tiny_policy: Path, tmp_path: Path) -> None:
-    in_one_go = two_stages(tiny_policy, tmp_path / "one", ("a", "a"))  # the second finds the trainer of the first
-    from_files = two_stages(tiny_policy, tmp_path / "two", ("b", "c"))  # no trainer of the run "c" is at hand
-    assert (in_one_go / "model.safetensors").read_bytes() == (from_files / "model.safetensors").read_bytes()
-    assert (in_one_go / "policy.json").read_bytes() == (from_files / "policy.json").read_bytes()
+@pytest.mark.parametrize("kept", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [LoraConfig(), LORA], ids=["all weights", "adapters"])
+def test_a_run_that_went_on_from_its_files_writes_the_same_bytes(
+    newborn: Callable[[int], Path], tmp_path: Path, lora: LoraConfig, kept: str
+) -> None:
+    # A policy in bfloat16 is rounded, one with adapters has them merged: going on from it alone would differ.
+    first = newborn(0) if kept == "float32" else in_bfloat16(newborn(0), tmp_path / "first")
+    in_one_go = two_stages(first, tmp_path / "one", ("a", "a"), lora=lora)  # the second finds the trainer of the first
+    from_files = two_stages(first, tmp_path / "two", ("b", "c"), lora=lora)  # no trainer of the run "c" is at hand
+    one, two = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (in_one_go, from_files)
+    )
+    assert one == two
+    assert (Path(ADAPTER, "adapter_model.safetensors") in one) is (lora.rank > 0)
+
+
+def test_the_second_version_is_policy_0_with_an_adapter_of_its_own(tiny_policy: Path, tmp_path: Path) -> None:
+    second = two_stages(tiny_policy, tmp_path, ("f", "g"), lora=LORA)  # and not the first version with it
+    theirs, ours = by_peft(tiny_policy, second / ADAPTER), load_file(second / "model.safetensors")
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-6, atol=1e-6, msg=name)
+    first = tmp_path / "policy-1"
+    adapters = [(folder / ADAPTER / "adapter_model.safetensors").read_bytes() for folder in (first, second)]
+    assert adapters[0] != adapters[1]
+    shutil.rmtree(second / ADAPTER)
+    assert read_info(second).version == 2  # the digest is that of the policy, whatever becomes of the adapter
 
 
 def test_the_next_policy_names_its_parent(tiny_policy: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,7 @@ class OneARow(Trainer):
 
 
 def trainer(policy: Path, *, layout: type[Trainer] = Trainer, schedule_steps: int = 10, **changes: float) -> Trainer:
-    config = TrainingConfig(**{**CONFIG.to_dict(), **changes})
-    return layout(policy, config, temperature=1.0, schedule_steps=schedule_steps)
+    return layout(policy, replace(CONFIG, **changes), temperature=1.0, schedule_steps=schedule_steps)
 
 
 def imitate(of: Trainer, members: list[int]) -> dict[str, float]:

@@ -1,0 +1,97 @@
+"""What the weight files of a Hugging Face checkpoint hold, by their headers alone.
+
+No tensor is read and torch is not needed, so that a checkpoint can be refused before any work.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which
+# The precisions in which policies are kept: as config.json calls them, and as safetensors does.
+DTYPES = {"float32": "F32", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor is, and what it is. Example: `Stored("model.safetensors", "BF16", (320, 64))`."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a checkpoint by name.
+
+    Raises ValueError, in one sentence, for a file that the index names and that is not there, a file that cannot be
+    read, and a tensor in two files.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if (folder / INDEX).is_file():
+        for name in sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values())):
+            if not (folder / name).is_file():
+                raise ValueError(
+                    f'policy is "{folder}", whose {INDEX} names {name}, which is not there; allowed: all files that '
+                    f"the index names."
+                )
+    found: dict[str, Stored] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, it is no dict
+                headers = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        except SafetensorError as error:
+            raise ValueError(
+                f'policy is "{folder}", whose {path.name} cannot be read ({error}); allowed: whole safetensors files.'
+            ) from None
+        for name, (dtype, shape) in headers.items():
+            if name in found:
+                raise ValueError(
+                    f'policy is "{folder}", which has {name} in {found[name].file} and in {path.name}; allowed: each '
+                    f"tensor in one file."
+                )
+            found[name] = Stored(path.name, dtype, shape)
+    return found
+
+
+def weights_dtype(folder: Path, config: Mapping[str, Any]) -> str:
+    """The precision in which a checkpoint is kept: what its config.json names, else that of its tensors.
+
+    Raises ValueError for one in which no policy can be kept.
+    """
+    allowed = " or ".join(DTYPES)
+    named = config.get("dtype") or config.get("torch_dtype")
+    if named:
+        if named not in DTYPES:
+            raise ValueError(f"policy has dtype {named} in its config.json; allowed: {allowed}.")
+        return named
+    held = sorted({tensor.dtype for tensor in stored_tensors(folder).values()})
+    for name, code in DTYPES.items():
+        if held == [code]:
+            return name
+    raise ValueError(
+        f"policy has no dtype in its config.json and tensors of {', '.join(held)}; allowed: a dtype of {allowed}, or "
+        f"tensors that are all {' or all '.join(DTYPES.values())}."
+    )
+
+
+def check_stored(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError, in one sentence, where a checkpoint lacks one of these tensors or has it in another shape."""
+    found = stored_tensors(folder)
+    for name, shape in shapes.items():
+        wanted = " x ".join(map(str, shape))
+        if name not in found:
+            raise ValueError(
+                f'policy is "{folder}", whose weights lack {name}; allowed: all tensors that its config.json asks for, '
+                f"this one of {wanted}."
+            )
+        if found[name].shape != shape:
+            given = " x ".join(map(str, found[name].shape))
+            raise ValueError(
+                f'policy is "{folder}", whose {name} in {found[name].file} is {given}; allowed: {wanted}, as its '
+                f"config.json says."
+            )

@@ -1,0 +1,120 @@
+"""LoRA (arXiv:2106.09685): beside each frozen weight W of some linear layers a product B A of low rank is trained.
+
+    y = W x + alpha / rank · B A x      W [out, in], A [rank, in] random, B [out, rank] zeros at first
+
+TorchTitan's converter adds the adapters to a model's config. Q, k and v are three layers here, not TorchTitan's one, so
+that each has an adapter of its own and PEFT can read them. The embeddings and the output head have none.
+
+A policy is exported merged, W + alpha / rank · B A: what samples it or scores it need not know of LoRA. Beside it
+lies `adapter/`, the same as a difference to the policy 0 of the run, in PEFT's format. A training goes on from the
+trainer's state, which holds W, A and B apart: a merged policy as W would count its adapters twice.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from tasks.config import LoraConfig
+from tasks.seeds import derived_seed
+from tasks.training import titan  # noqa: F401, first: it tells torchtitan the device
+
+from torchtitan.components.lora import LoRAConverter
+from torchtitan.models.common import Linear
+from torchtitan.models.common.attention import FusedQKVLinear, GQAttention, QKVLinear
+from torchtitan.models.common.decoder import Decoder
+from torchtitan.protocols.model import BaseModel
+from torchtitan.protocols.state_dict_adapter import BaseStateDictAdapter
+
+ADAPTER = "adapter"  # the folder in a policy directory; a stage's copy of one takes no folders along
+A, B = ".lora_a.weight", ".lora_b.weight"
+# For each of training.lora.targets, the layers as TorchTitan's config names them, and as PEFT does.
+ATTENTION = {"wq": ["q_proj"], "wkv": ["k_proj", "v_proj"], "wo": ["o_proj"]}
+FEED_FORWARD = {"w1": ["gate_proj"], "w3": ["up_proj"], "w2": ["down_proj"]}
+TARGETS = {"all": ATTENTION | FEED_FORWARD, "attention": ATTENTION, "feed_forward": FEED_FORWARD}
+
+
+def with_adapters(model: BaseModel.Config, lora: LoraConfig) -> BaseModel.Config:
+    """The config of the same model with adapters, everything else frozen."""
+    assert isinstance(model, Decoder.Config)
+    for layer in model.layers:
+        assert isinstance(layer.attention, GQAttention.Config)
+        layer.attention.qkv_linear = _separate(layer.attention)
+    converter = LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=list(TARGETS[lora.targets]))
+    converted = converter.build().convert(model)
+    assert isinstance(converted, BaseModel.Config)
+    return converted
+
+
+def _separate(attention: GQAttention.Config) -> QKVLinear.Config:
+    """Q, k and v as three layers; the names in a checkpoint are the same."""
+    fused = attention.qkv_linear
+    assert isinstance(fused, FusedQKVLinear.Config)
+
+    def linear(heads: int) -> Linear.Config:
+        return Linear.Config(
+            in_features=fused.wqkv.in_features,
+            out_features=heads * fused.head_dim,
+            bias=fused.wqkv.bias,
+            param_init=attention.wo.param_init,  # every weight is replaced by the checkpoint's
+        )
+
+    return QKVLinear.Config(head_dim=fused.head_dim, wq=linear(fused.n_heads), wkv=linear(fused.n_kv_heads))
+
+
+@torch.no_grad()
+def init_adapters(model: nn.Module, seed: int) -> None:
+    """A uniform within 1 / sqrt(in), B zeros: the model starts as its base.
+
+    Each A is drawn whole, from the seed and its name alone: the same on any number of ranks and on any device.
+    """
+    for name, weight in model.named_parameters():
+        if name.endswith(A):
+            assert isinstance(weight, DTensor)
+            bound = 1 / math.sqrt(weight.shape[1])
+            draw = torch.Generator().manual_seed(derived_seed("lora_a", seed, name))
+            whole = torch.empty(weight.shape).uniform_(-bound, bound, generator=draw).to(weight.device)
+            weight.copy_(distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None))
+        elif name.endswith(B):
+            weight.zero_()
+
+
+def merged(state: dict[str, torch.Tensor], lora: LoraConfig) -> dict[str, torch.Tensor]:
+    """The weights with their adapters added: W + alpha / rank · B A in float32, by TorchTitan's names."""
+    weights = {name: weight for name, weight in state.items() if not name.endswith((A, B))}
+    for name in [name for name in state if name.endswith(A)]:
+        base = name.removesuffix(A)
+        change = state[base + B].float() @ state[name].float()
+        weights[base + ".weight"] = weights[base + ".weight"].float() + lora.alpha / lora.rank * change
+    return weights
+
+
+def write_adapter(
+    state: dict[str, torch.Tensor], adapter: BaseStateDictAdapter, lora: LoraConfig, folder: Path
+) -> None:
+    """Write the adapters in PEFT's format, in float32."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for suffix, theirs in ((A, "lora_A"), (B, "lora_B")):
+        ours = {name.removesuffix(suffix) + ".weight": t for name, t in state.items() if name.endswith(suffix)}
+        for name, tensor in adapter.to_hf(ours).items():
+            key = f"base_model.model.{name.removesuffix('.weight')}.{theirs}.weight"
+            tensors[key] = tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "",  # policy 0 of the run, wherever it lies
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": [name for names in TARGETS[lora.targets].values() for name in names],
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
