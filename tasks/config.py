@@ -6,7 +6,7 @@ changes one value and keeps the other defaults.
 """
 
 import difflib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mashumaro.config import BaseConfig
@@ -73,6 +73,7 @@ class RolloutConfig(Record):
     max_tokens: int = 4  # sampled tokens a reply at most
     max_turns: int = 16  # replies a trajectory at most
     invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
+    near_miss_bonus: float = 0.0  # added to it where that reply began with a readable answer, and went on
     thinking: bool = False  # replies may think before they answer; then the last line is the answer
     cut: str = "forfeit"  # what max_tokens or max_turns cut: "forfeit" earns invalid_reward, "drop" teaches nothing
     concurrent_games: int = 1024  # games open at once
@@ -97,6 +98,7 @@ class RolloutConfig(Record):
         require(self.top_k == 0, "rollout.top_k", self.top_k, f"0, {whole}")
         require(self.max_tokens >= 1, "rollout.max_tokens", self.max_tokens, "1 or more")
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
+        require(self.near_miss_bonus >= 0, "rollout.near_miss_bonus", self.near_miss_bonus, "0 or more")
         require(self.cut in ("forfeit", "drop"), "rollout.cut", self.cut, "forfeit or drop")
         require(self.concurrent_games >= 1, "rollout.concurrent_games", self.concurrent_games, "1 or more")
         require(self.kv_cache_gib >= 1, "rollout.kv_cache_gib", self.kv_cache_gib, "1 or more")
@@ -119,6 +121,7 @@ CLIPS = {
 }
 
 
+MISMATCH = {"float32": 0.02, "bfloat16": 0.1}  # measured: about 1e-6, and 0.02 to 0.06
 ADVANTAGES = ("centred", "standardised", "leave_one_out")
 
 
@@ -136,7 +139,9 @@ class AlgorithmConfig(Record):
     correction: str = "none"  # of the trainer's own ratio to the generator: "truncate" it at the cap, "mask" beyond it
     correction_level: str = "token"  # or "sequence": the product over a trajectory
     correction_cap: float = 2.0
-    max_mismatch: float = 0.02  # mean |trainer - generator| log-probability on a fresh batch beyond which a run stops
+    # Mean |trainer - generator| log-probability on a fresh batch, in nats a token, that stops a run; 0 takes 0.02,
+    # or 0.1 with bfloat16.
+    max_mismatch: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.name in CLIPS, "algorithm.name", self.name, ", ".join(CLIPS))
@@ -159,7 +164,7 @@ class AlgorithmConfig(Record):
             "token or sequence",
         )
         require(self.correction_cap >= 1, "algorithm.correction_cap", self.correction_cap, "1 or more")
-        require(self.max_mismatch > 0, "algorithm.max_mismatch", self.max_mismatch, "more than 0")
+        require(self.max_mismatch >= 0, "algorithm.max_mismatch", self.max_mismatch, "more than 0 (0: its own)")
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,18 @@ class EvaluationConfig(Record):
 
 
 @dataclass(frozen=True)
+class RetentionConfig(Record):
+    """What a run keeps on disk of the versions that it has left behind. Trajectories and evaluations stay, always."""
+
+    last: int = 3  # newest versions, with their trainer states; a run goes on from these
+    every: int = 1  # also each policy whose version is a multiple of this; policy 0 always
+
+    def __post_init__(self) -> None:
+        require(self.last >= 3, "retention.last", self.last, "3 or more, a stage that is repeated may need so many")
+        require(self.every >= 1, "retention.every", self.every, "1 (all policies stay) or more")
+
+
+@dataclass(frozen=True)
 class TinyPolicyConfig(Record):
     """The checkpoint that `--policy tiny` makes, and its supervised cold start."""
 
@@ -279,9 +296,13 @@ class GrpoConfig(Record):
     buffer: BufferConfig = field(default_factory=BufferConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
     tiny: TinyPolicyConfig = field(default_factory=TinyPolicyConfig)
 
     def __post_init__(self) -> None:
+        if not self.algorithm.max_mismatch:
+            limit = MISMATCH["bfloat16" if "bfloat16" in (self.rollout.dtype, self.training.dtype) else "float32"]
+            object.__setattr__(self, "algorithm", replace(self.algorithm, max_mismatch=limit))
         require(
             self.rollout.max_turns * self.rollout.max_tokens < self.training.seq_len,
             "training.seq_len",

@@ -18,6 +18,8 @@ from tasks.folders import written_whole
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
 from tasks.policy.weights import stored_tensors, weights_dtype
 
+REMOVED = "_removed.txt"  # all that is left of a version that a run did not keep
+
 
 @dataclass(frozen=True)
 class PolicyInfo(Record):
@@ -48,6 +50,8 @@ def seal(folder: Path, version: int, parent: str) -> PolicyInfo:
 def read_info(folder: Path) -> PolicyInfo:
     """The `policy.json` of a policy directory; ValueError when it is missing or does not fit the weights."""
     path = folder / "policy.json"
+    if (folder / REMOVED).is_file():
+        raise ValueError(f'policy is "{folder}", which its run removed (retention); allowed: a version that it kept.')
     if not path.is_file():
         raise ValueError(f'policy is "{folder}"; allowed: a finished policy directory, this one has no policy.json.')
     info = PolicyInfo.from_json(path.read_text())
