@@ -62,6 +62,7 @@ def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
                 piece = chat.follow_up(messages[: start - 1], messages[start - 1]["content"], before)
             else:
                 piece = chat.opening(before)
+            assert piece is not None, "the policy's own template only appends"
             reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
             token_ids += [*piece, *reply]
             mask += [start > 0 or place > 0 for place in range(len(piece))] + [True] * len(reply)
