@@ -14,15 +14,20 @@ import pyarrow as pa
 import pytest
 
 from tasks.advantage.advantages import add_advantages
-from tasks.config import RolloutConfig, TrainingConfig
+from tasks.buffer.window import select_groups, take
+from tasks.config import AlgorithmConfig, BufferConfig, RolloutConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
 from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import seal
+from tasks.reference.score import score_batch
 from tasks.rollout.engine import Completion
 from tasks.rollout.episodes import Episode, play
 from tasks.rollout.rollout import sample_batch
+from tasks.training.checks import mismatch
 from tasks.training.cold_start import imitation, scripted_conversations
+from tasks.training.losses.catalog import LOSSES
 from tasks.training.packing import Ragged, ragged
+from tasks.training.train import train_on
 from tasks.training.trainer import Trainer
 
 TEMPLATES = Path(__file__).parents[1] / "policy" / "templates"
@@ -210,6 +215,27 @@ def test_a_template_that_rewrites_splits_trajectories_and_counts_them_once(qwen3
     scores = Trainer(qwen3_policy, TrainingConfig(), temperature=1.0, schedule_steps=1).score(data)
     logprobs = np.concatenate(table["logprobs"].to_pylist())
     assert np.abs(scores - logprobs).max() < 1e-4 and logprobs[data.action_mask_N].min() < -0.5
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: str) -> None:
+    # The whole way from the rollout to the steps; where a trajectory counts once, its samples are in one step.
+    training = TrainingConfig(epochs=1, minibatch_size=6, rows=1)
+    algorithm = AlgorithmConfig(name=name, correction="truncate", correction_level="sequence")
+    scored, metrics = score_batch(batch(qwen3_policy)[0], qwen3_policy, training, CONFIG)
+    complete, _ = add_advantages(scored)
+    chosen = select_groups([complete], BufferConfig(), wanted=12, uses={}, policy_version=0, seed=0)
+    window = take([complete], chosen.group_ids)
+    trajectories = len(set(window["trajectory_id"].to_pylist()))
+    assert len(window) > trajectories == metrics["reference/scored"] == chosen.metrics["buffer/trajectories"]
+    assert trajectories == 4 * chosen.metrics["buffer/groups"]
+
+    trainer = Trainer(qwen3_policy, training, temperature=1.0, schedule_steps=1)
+    assert mismatch(trainer, window, algorithm, policy_version=0)["train/mismatch_max"] < 1e-4
+    found, steps = train_on(window, trainer, algorithm, policy_version=0, seed=0)
+    assert found["train/steps"] == round(trajectories / 6)
+    assert steps[0]["ratio_mean"] == pytest.approx(1, abs=1e-4) == steps[0]["weight_mean"]
+    assert all(step["grad_norm"] > 0 for step in steps)
 
 
 def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) -> None:
