@@ -97,6 +97,12 @@ class RolloutConfig(Record):
         require(self.top_p == 1, "rollout.top_p", self.top_p, f"1, {whole}")
         require(self.top_k == 0, "rollout.top_k", self.top_k, f"0, {whole}")
         require(self.max_tokens >= 1, "rollout.max_tokens", self.max_tokens, "1 or more")
+        require(
+            self.max_tokens >= 16 or not self.thinking,
+            "rollout.max_tokens",
+            self.max_tokens,
+            "16 or more with rollout.thinking, for the thought and the answer",
+        )
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
         require(self.near_miss_bonus >= 0, "rollout.near_miss_bonus", self.near_miss_bonus, "0 or more")
         require(self.cut in ("forfeit", "drop"), "rollout.cut", self.cut, "forfeit or drop")

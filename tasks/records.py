@@ -1,8 +1,19 @@
-"""The trajectory row: what a rollout writes and every later stage reads.
+"""The row of a batch: what a rollout writes and every later stage reads.
 
-Axes: T tokens of one trajectory, ragged between trajectories.
+Axes: R rows, T tokens of one row, ragged between rows.
 
-    rollout ──► TRAJECTORY ──► score_reference adds reference_logprobs ──► compute_advantages adds advantage
+    rollout ──► SAMPLE ──► score_reference adds reference_logprobs ──► compute_advantages adds advantage
+
+A row is a sample of a trajectory: a prompt and all that was put behind it, as the generator saw and sampled it. Nearly
+always that is the whole trajectory. Where the chat template writes earlier turns anew, as Qwen3's leaves out what was
+thought before, the tokens so far are not the beginning of the next prompt, and a further sample begins there:
+
+    trajectory  sample  token_ids (sampled ones in brackets)
+    …-2         0       system, cards 2 3, [thought, HIT, end]
+    …-2         1       system, cards 2 3, HIT, end, cards 2 3 10, [thought, STAND, end]
+
+Each token is sampled in exactly one sample. Reward, outcome and advantage are the trajectory's, the same in all its
+samples; whoever counts or averages counts trajectories, by their first sample.
 
 A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`; batches are written once, whole,
 and never changed, so that a window over them is only a list.
@@ -12,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -19,9 +31,10 @@ from tasks.folders import written_whole
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 
-TRAJECTORY = pa.schema(
+SAMPLE = pa.schema(
     [
         ("trajectory_id", pa.string()),
+        ("sample", pa.int32()),
         ("group_id", pa.string()),
         ("policy_version", pa.int32()),
         ("seed", pa.int64()),
@@ -40,16 +53,17 @@ ADVANTAGE = pa.field("advantage", pa.float32())
 
 
 @dataclass
-class Trajectory:
+class Sample:
     """One conversation as the generator saw and sampled it. Produced by the rollout, consumed by every later stage.
 
     Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
-    `Trajectory(trajectory_id="00003-0017-2", group_id="00003-0017", policy_version=3, seed=8123, token_ids=[1, 40, 77,
-    2, 55, 9], action_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69, -0.01], reward=-1.0, turns=1,
-    invalid=False, finish_reason="finished", messages=[{"role": "system", …}, …])`.
+    `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", policy_version=3, seed=8123,
+    token_ids=[1, 40, 77, 2, 55, 9], action_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69, -0.01],
+    reward=-1.0, turns=1, invalid=False, finish_reason="finished", messages=[{"role": "system", …}, …])`.
     """
 
-    trajectory_id: str
+    trajectory_id: str  # the same for all samples of a trajectory
+    sample: int  # 0, 1, … within its trajectory
     group_id: str  # the trajectories that share one environment seed
     policy_version: int  # the version that sampled it
     seed: int
@@ -57,15 +71,22 @@ class Trajectory:
     action_mask: list[bool]  # true where the policy sampled; nowhere in a trajectory that was dropped
     logprobs: list[float]  # the generator's, at the sampling temperature; 0 where the mask is false
     reward: float | None  # None where it was dropped: cut, under `rollout.cut` = "drop"
-    turns: int
+    turns: int  # replies of the whole trajectory
     invalid: bool
     finish_reason: str  # "finished", "invalid" (unreadable reply), "length" (reply cut) or "max_turns"
-    messages: list[dict[str, str]]
+    messages: list[dict[str, str]]  # up to its last reply, as they were said: the prompt may leave out earlier thinking
 
 
-def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """A table with TRAJECTORY's schema, one row a trajectory, in the order given."""
-    return pa.Table.from_pylist([vars(t) for t in trajectories], schema=TRAJECTORY)
+def to_table(samples: Sequence[Sample]) -> pa.Table:
+    """A table with SAMPLE's schema, one row a sample, in the order given."""
+    return pa.Table.from_pylist([vars(s) for s in samples], schema=SAMPLE)
+
+
+def trajectory_numbers(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Which trajectory each row belongs to, int64 [R], numbered as they come, and the first row of each trajectory."""
+    ids = table["trajectory_id"].combine_chunks().dictionary_encode()
+    trajectory_R = ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return trajectory_R, np.unique(trajectory_R, return_index=True)[1]
 
 
 def write_batch(table: pa.Table, folder: Path) -> Path:

@@ -10,7 +10,7 @@ from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder
 from tasks.tracking import console, mlflow_run
 
-CACHE_VERSION = "3"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "4"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 

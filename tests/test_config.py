@@ -232,6 +232,10 @@ def test_a_number_that_is_none_is_refused(record: type[Record], key: str) -> Non
 
 
 def test_a_trajectory_must_fit_in_one_row() -> None:
+    said = complaint(GrpoConfig, {"rollout": {"thinking": True}})
+    assert said == (
+        "rollout.max_tokens is 4; allowed: 16 or more with rollout.thinking, for the thought and the answer."
+    )
     said = complaint(GrpoConfig, {"rollout": {"max_turns": 16, "max_tokens": 16}})
     assert said.startswith("training.seq_len is 256; allowed: more than rollout.max_turns x rollout.max_tokens")
 

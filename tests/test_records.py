@@ -7,18 +7,29 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from tasks.records import ADVANTAGE, REFERENCE, TRAJECTORY, Trajectory, read_batch, to_table, with_column, write_batch
+from tasks.records import (
+    ADVANTAGE,
+    REFERENCE,
+    SAMPLE,
+    Sample,
+    read_batch,
+    to_table,
+    trajectory_numbers,
+    with_column,
+    write_batch,
+)
 
 
-def trajectory(number: int) -> Trajectory:
-    return Trajectory(
+def row(number: int) -> Sample:
+    return Sample(
         trajectory_id=f"00003-00017-{number}",
+        sample=0,
         group_id="00003-00017",
         policy_version=3,
         seed=2**61 - 1,
-        token_ids=[1, 40, 77, 2, 55, 9][: 6 - number],
-        action_mask=([False] * 4 + [True] * 2)[: 6 - number],
-        logprobs=[0.0, 0.0, 0.0, 0.0, -0.6875, -0.015625][: 6 - number],
+        token_ids=[1, 40, 77, 2, 55, 9][: max(2, 6 - number)],
+        action_mask=([False] * 4 + [True] * 2)[: max(2, 6 - number)],
+        logprobs=[0.0, 0.0, 0.0, 0.0, -0.6875, -0.015625][: max(2, 6 - number)],
         reward=-1.0,
         turns=1,
         invalid=False,
@@ -31,19 +42,19 @@ def trajectory(number: int) -> Trajectory:
 
 
 def test_written_and_read_it_is_the_same_table(tmp_path: Path) -> None:
-    table = to_table([trajectory(i) for i in range(3)])
-    assert table.schema == TRAJECTORY
+    table = to_table([row(i) for i in range(3)])
+    assert table.schema == SAMPLE
     assert write_batch(table, tmp_path / "batch") == tmp_path / "batch"
     back = read_batch(tmp_path / "batch")
-    assert back.equals(table) and back.schema == TRAJECTORY
-    assert back.to_pylist() == [vars(trajectory(i)) for i in range(3)]
+    assert back.equals(table) and back.schema == SAMPLE
+    assert back.to_pylist() == [vars(row(i)) for i in range(3)]
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert files == [Path("batch/policy_version=00003/part-00000.arrow")]
 
 
 def test_other_tools_find_the_version_in_the_path(tmp_path: Path) -> None:
     write_batch(
-        to_table([trajectory(0)]).drop(["policy_version"]).append_column("policy_version", pa.array([3], pa.int32())),
+        to_table([row(0)]).drop(["policy_version"]).append_column("policy_version", pa.array([3], pa.int32())),
         tmp_path / "batch",
     )
     found = ds.dataset(tmp_path / "batch", format="ipc", partitioning="hive").to_table()
@@ -51,39 +62,47 @@ def test_other_tools_find_the_version_in_the_path(tmp_path: Path) -> None:
 
 
 def test_later_stages_add_columns_and_touch_none(tmp_path: Path) -> None:
-    table = to_table([trajectory(0), trajectory(1)])
+    table = to_table([row(0), row(1)])
     more = with_column(with_column(table, REFERENCE, [[0.0] * 6, None]), ADVANTAGE, [0.5, -0.5])
     write_batch(more, tmp_path / "batch")
     back = read_batch(tmp_path / "batch")
-    assert back.column_names == [*TRAJECTORY.names, "reference_logprobs", "advantage"]
-    assert back.select(TRAJECTORY.names).equals(table)
+    assert back.column_names == [*SAMPLE.names, "reference_logprobs", "advantage"]
+    assert back.select(SAMPLE.names).equals(table)
     assert back["reference_logprobs"].to_pylist() == [[0.0] * 6, None]
 
 
+def test_the_samples_of_a_trajectory_share_its_number() -> None:
+    rows = [row(2), row(10), replace(row(10), sample=1), row(0), replace(row(0), sample=1)]
+    trajectory_R, firsts = trajectory_numbers(to_table(rows))
+    assert trajectory_R.tolist() == [0, 1, 1, 2, 2]  # as they come
+    assert firsts.tolist() == [0, 1, 3]
+    assert [part.tolist() for part in trajectory_numbers(to_table([]))] == [[], []]
+
+
 def test_a_dropped_trajectory_has_no_reward_and_nothing_to_train_on(tmp_path: Path) -> None:
-    dropped = replace(trajectory(0), reward=None, action_mask=[False] * 6, logprobs=[0.0] * 6, finish_reason="length")
-    back = read_batch(write_batch(to_table([dropped, trajectory(1)]), tmp_path / "batch"))
+    dropped = replace(row(0), reward=None, action_mask=[False] * 6, logprobs=[0.0] * 6, finish_reason="length")
+    back = read_batch(write_batch(to_table([dropped, row(1)]), tmp_path / "batch"))
     assert back["reward"].to_pylist() == [None, -1.0]
     assert back.to_pylist()[0] == vars(dropped)
 
 
 def test_some_columns_are_read_in_the_order_asked_for(tmp_path: Path) -> None:
-    table = to_table([trajectory(i) for i in range(2)])
+    table = to_table([row(i) for i in range(2)])
     assert read_batch(write_batch(table, tmp_path / "batch"), ["reward", "group_id"]).equals(
         table.select(["reward", "group_id"])
     )
 
 
 def test_metrics_beside_a_batch_are_not_read_as_rows(tmp_path: Path) -> None:
-    write_batch(to_table([trajectory(0)]), tmp_path / "batch")
+    write_batch(to_table([row(0)]), tmp_path / "batch")
     (tmp_path / "batch" / "_metrics.json").write_text("{}")
     assert len(read_batch(tmp_path / "batch")) == 1
 
 
 def test_a_batch_is_of_one_policy_version(tmp_path: Path) -> None:
-    table = pa.concat_tables([to_table([trajectory(0)])] * 2)
+    table = pa.concat_tables([to_table([row(0)])] * 2)
     versions = pa.array([3, 4], pa.int32())
-    mixed = table.set_column(2, TRAJECTORY.field("policy_version"), versions)
+    mixed = table.set_column(3, SAMPLE.field("policy_version"), versions)
     with pytest.raises(ValueError, match="too many values"):
         write_batch(mixed, tmp_path / "batch")
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks.records import ADVANTAGE, with_column
+from tasks.records import ADVANTAGE, trajectory_numbers, with_column
 
 ROUNDING = 1e-6  # rewards of a group closer than this, relative to the largest, are equal: float32 holds no more
 
@@ -55,11 +55,16 @@ def decided(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
 
 
 def add_advantages(batch: pa.Table, kind: str = "centred") -> tuple[pa.Table, dict[str, float]]:
-    """The batch with its `advantage` column, and metrics."""
-    rewards, groups = batch["reward"].to_numpy(), batch["group_id"].to_pylist()
+    """The batch with its `advantage` column, and metrics.
+
+    A trajectory counts once, in its group and in the metrics; all its samples get its advantage.
+    """
+    trajectory, firsts = trajectory_numbers(batch)
+    trajectories = batch.select(["reward", "group_id"]).take(firsts)
+    rewards, groups = trajectories["reward"].to_numpy(), trajectories["group_id"].to_pylist()
     advantages = group_advantages(rewards, groups, kind)
     kept = decided(rewards, groups)
-    return with_column(batch, ADVANTAGE, advantages.tolist()), {
+    return with_column(batch, ADVANTAGE, advantages[trajectory].tolist()), {
         "advantage/dropped_share": float(1 - kept.mean()),
         "advantage/abs_mean": float(np.abs(advantages[kept]).mean()) if kept.any() else 0.0,
     }

@@ -48,7 +48,7 @@ def select_groups(
     rows = pa.concat_tables([b.select(COLUMNS) for b in batches]).to_pandas()
     rows["spread"] = rows["advantage"].abs()
     groups = rows.groupby("group_id", sort=True).agg(
-        version=("policy_version", "min"), size=("trajectory_id", "size"), spread=("spread", "max")
+        version=("policy_version", "min"), size=("trajectory_id", "nunique"), spread=("spread", "max")
     )
     fresh = groups["version"] >= policy_version - config.max_age
     informative = groups["spread"] > 0

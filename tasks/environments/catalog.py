@@ -39,7 +39,8 @@ class Games(Protocol):
 
 class Agent(Protocol):
     """Renders an observation to chat messages and reads a reply back as an action. Observations are the
-    environment's own class; messages are {"role": …, "content": …}.
+    environment's own class; messages are {"role": …, "content": …}. Without thinking a reply is the answer; an agent
+    made for thinking asks for it, and reads the last line.
     """
 
     def opening(self, observation: Any) -> list[dict[str, str]]:
@@ -55,7 +56,7 @@ class Agent(Protocol):
         ...
 
     def say(self, action: Any) -> str:
-        """The reply that states this action: the inverse of `read`."""
+        """The shortest reply that states this action: the inverse of `read`."""
         ...
 
 
@@ -76,8 +77,11 @@ class EnvironmentKind:
     best_moves: Callable[[], Mapping[tuple[str, str], str]]  # the optimum's move for every row and column
 
 
-def get_environment(name: str) -> EnvironmentKind:
-    """The environment of this name. Raises ValueError for a name that is not in ENVIRONMENT_NAMES."""
+def get_environment(name: str, *, thinking: bool = False) -> EnvironmentKind:
+    """The environment of this name, with an agent that lets replies think or not.
+
+    Raises ValueError for a name that is not in ENVIRONMENT_NAMES.
+    """
     if name not in ENVIRONMENT_NAMES:
         raise ValueError(f'environment is "{name}"; allowed: {", ".join(ENVIRONMENT_NAMES)}.')
     from tasks.environments.blackjack import players, situations
@@ -85,7 +89,7 @@ def get_environment(name: str) -> EnvironmentKind:
 
     return EnvironmentKind(
         name=name,
-        agent=BlackJackAgent(),
+        agent=BlackJackAgent(thinking),
         open_local=_open_local_blackjack,
         connect=_connect_blackjack,
         players=players.PLAYERS,

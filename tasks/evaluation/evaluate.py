@@ -99,7 +99,7 @@ def evaluate_policy(
     policy: Path, rollout: RolloutConfig, *, environment: str, url: str = "", games: int, seed: int
 ) -> Evaluation:
     """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum."""
-    kind = get_environment(environment)
+    kind = get_environment(environment, thinking=rollout.thinking)
 
     def rewards(episodes: Sequence[Episode]) -> np.ndarray:
         return np.array([FORFEIT if e.reward is None else e.reward for e in episodes])
@@ -130,7 +130,7 @@ def evaluate_policy(
 def _episodes(
     policy: Path, kind: EnvironmentKind, rollout: RolloutConfig, url: str, games: int, seed: int, temperature: float
 ) -> list[Episode]:
-    engine, chat = open_engine(policy, rollout), open_chat(policy)
+    engine, chat = open_engine(policy, rollout), open_chat(policy, rollout.thinking)
     with closing(open_games(kind, url)) as opened:
         return play_in_waves(
             engine,

@@ -19,7 +19,8 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     with failing_loudly(run):
         if policy == "tiny":
             console.stage("policy tiny: cold start")
-            source = tiny_policy(config.tiny, config.training, run.environment, run.seed)
+            thinking = config.rollout.thinking
+            source = tiny_policy(config.tiny, config.training, run.environment, run.seed, thinking=thinking)
         else:
             source = Path(policy)
         folder = stage_folder(run, "policies", 0)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tasks.advantage.advantages import decided
 from tasks.config import RolloutConfig, TrainingConfig
-from tasks.records import REFERENCE, with_column
+from tasks.records import REFERENCE, trajectory_numbers, with_column
 from tasks.training.packing import ragged
 from tasks.training.trainer import open_scorer
 
@@ -24,11 +24,12 @@ def score_batch(
     scorer = open_scorer(reference, training, temperature=rollout.temperature)
     started = time.perf_counter()
     wanted = decided(batch["reward"].to_numpy(), batch["group_id"].to_pylist())
-    data = ragged(batch.filter(pa.array(wanted)))
+    rows = batch.filter(pa.array(wanted))
+    data = ragged(rows)
     scores = np.split(scorer.score(data), data.offsets_R[1:-1]) if len(data) else []
     column: list[np.ndarray | None] = [None] * len(batch)
     for row, values in zip(np.flatnonzero(wanted), scores, strict=True):
         column[row] = values
     seconds = time.perf_counter() - started
-    metrics = {"reference/scored": float(wanted.sum()), "time/reference_s": seconds}
+    metrics = {"reference/scored": float(len(trajectory_numbers(rows)[1])), "time/reference_s": seconds}
     return with_column(batch, REFERENCE, column), metrics

@@ -1,9 +1,12 @@
 """Plays many games with one policy: all open games advance together, a turn at a time.
 
-A game's tokens are those that the policy saw and sampled, in that order; nothing is tokenised twice.
+A game's tokens are those that the policy saw and sampled, in that order:
 
     opening ──► [reply ──► action ──► follow-up]* ──► reply ──► end
     mask 0      mask 1               mask 0          mask 1
+
+They are one transcript, unless the chat template writes earlier turns anew: there a further one begins, with the
+conversation so far as its opening.
 """
 
 import math
@@ -17,24 +20,41 @@ from tasks.rollout.engine import Completion, Engine
 
 
 @dataclass
-class Episode:
-    """One game: its environment seed, the conversation so far, and how it ended."""
+class Transcript:
+    """A conversation as the policy saw and sampled it: one prompt, and all that was only ever put behind it."""
 
-    seed: int
+    messages: list[Message]
     token_ids: list[int] = field(default_factory=list)
     action_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    turns: int = 0
-    reward: float | None = None  # the environment's own; None where the policy's replies ended the game
-    finish_reason: str = ""  # "finished", "invalid", "length" or "max_turns"
-    decisions: list[tuple[Any, Any]] = field(default_factory=list)  # (observation, action), for the evaluation
 
     def append(self, token_ids: Sequence[int], sampled: bool, logprobs: Sequence[float] | None = None) -> None:
         """Put tokens behind the conversation."""
         self.token_ids.extend(token_ids)
         self.action_mask.extend([sampled] * len(token_ids))
         self.logprobs.extend(logprobs if logprobs is not None else [0.0] * len(token_ids))
+
+
+@dataclass
+class Episode:
+    """One game: its environment seed, the conversation so far, and how it ended."""
+
+    seed: int
+    transcripts: list[Transcript] = field(default_factory=list)  # more than one where the template rewrites turns
+    turns: int = 0
+    reward: float | None = None  # the environment's own; None where the policy's replies ended the game
+    finish_reason: str = ""  # "finished", "invalid", "length" or "max_turns"
+    decisions: list[tuple[Any, Any]] = field(default_factory=list)  # (observation, action), for the evaluation
+
+    @property
+    def present(self) -> Transcript:
+        """The transcript that the next reply belongs to; its messages are the whole conversation so far."""
+        return self.transcripts[-1]
+
+    def begin(self, messages: Sequence[Message], opening: Sequence[int]) -> None:
+        """Begin a transcript with these messages, whose tokens are `opening`."""
+        self.transcripts.append(Transcript(list(messages)))
+        self.present.append(opening, sampled=False)
 
 
 def play(
@@ -58,14 +78,13 @@ def play(
     episodes = [Episode(seed) for seed in seeds]
     observations = dict(enumerate(games.reset(seeds)))
     for game, observation in observations.items():
-        episode = episodes[game]
-        episode.messages = list(agent.opening(observation))
-        episode.append(chat.opening(episode.messages), sampled=False)
+        messages = agent.opening(observation)
+        episodes[game].begin(messages, chat.opening(messages))
     open_games = list(observations)
     while open_games:
         completions = _replies(
             engine,
-            [episodes[game].token_ids for game in open_games],
+            [episodes[game].present.token_ids for game in open_games],
             [sampling_seed(game, episodes[game].turns) for game in open_games],
             temperature=temperature,
             max_tokens=max_tokens,
@@ -75,8 +94,8 @@ def play(
         for game, completion in zip(open_games, completions, strict=True):
             episode = episodes[game]
             reply = chat.reply(completion.token_ids)
-            episode.append(completion.token_ids, sampled=True, logprobs=completion.logprobs)
-            episode.messages.append({"role": "assistant", "content": reply})
+            episode.present.append(completion.token_ids, sampled=True, logprobs=completion.logprobs)
+            episode.present.messages.append({"role": "assistant", "content": reply})
             episode.turns += 1
             action = None if completion.cut else agent.read(reply, observations[game])
             episode.decisions.append((observations[game], action))
@@ -99,12 +118,21 @@ def play(
             elif episode.turns >= max_turns:
                 episode.finish_reason = "max_turns"
             else:
-                messages = agent.follow_up(observation)
-                history, reply = episode.messages[:-1], episode.messages[-1]["content"]
-                episode.append(chat.follow_up(history, reply, messages), sampled=False)
-                episode.messages.extend(messages)
+                _go_on(episode, chat, agent.follow_up(observation))
                 open_games.append(game)
     return episodes
+
+
+def _go_on(episode: Episode, chat: Chat, messages: Sequence[Message]) -> None:
+    """Put `messages` behind the last reply; in a new transcript where the template writes earlier turns anew."""
+    *history, reply = episode.present.messages
+    piece = chat.follow_up(history, reply["content"], messages)
+    if piece is None:
+        conversation = [*history, reply, *messages]
+        episode.begin(conversation, chat.opening(conversation))
+    else:
+        episode.present.append(piece, sampled=False)
+        episode.present.messages.extend(messages)
 
 
 def _replies(

@@ -14,7 +14,7 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, Games, get_environment
 from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import read_info
-from tasks.records import Trajectory, to_table
+from tasks.records import Sample, to_table
 from tasks.rollout.engine import Engine, open_engine
 from tasks.rollout.episodes import Episode, play
 from tasks.seeds import derived_seed, training_seed
@@ -78,10 +78,10 @@ def sample_batch(
     The same arguments give the same batch. Groups are numbered within the iteration; each has a deck of its own.
     """
     started = time.perf_counter()
-    kind = get_environment(environment)
+    kind = get_environment(environment, thinking=config.thinking)
     version = read_info(policy).version
-    chat, engine = open_chat(policy), open_engine(policy, config)
-    trajectories: list[Trajectory] = []
+    chat, engine = open_chat(policy, config.thinking), open_engine(policy, config)
+    samples: list[Sample] = []
     played = kept = 0
     with closing(open_games(kind, url)) as games:
         ready = time.perf_counter()
@@ -100,50 +100,60 @@ def sample_batch(
                 ),
             )
             new = [
-                _trajectory(e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config)
+                sample
                 for i, e in zip(members, episodes, strict=True)
+                for sample in _samples(
+                    e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config
+                )
             ]
-            trajectories += new
+            samples += new
             played += wave
-            kept += _kept(new) // config.group_size
+            kept += _kept(new)
         seconds = time.perf_counter() - ready
-    table = to_table(trajectories)
-    metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(trajectories, seconds)}
-    return table, {**metrics, "time/rollout_setup_s": ready - started}
+    metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(samples, seconds)}
+    return to_table(samples), {**metrics, "time/rollout_setup_s": ready - started}
 
 
-def _rewards(trajectories: Sequence[Trajectory]) -> np.ndarray:
-    return np.array([t.reward for t in trajectories], dtype=np.float64)  # NaN where there is none
+def _rewards(samples: Sequence[Sample]) -> np.ndarray:
+    return np.array([s.reward for s in samples], dtype=np.float64)  # NaN where there is none
 
 
-def _kept(trajectories: Sequence[Trajectory]) -> int:
-    """Trajectories of groups whose rewards differ."""
-    return int(decided(_rewards(trajectories), [t.group_id for t in trajectories]).sum())
+def _kept(samples: Sequence[Sample]) -> int:
+    """Groups whose rewards differ."""
+    groups = [s.group_id for s in samples]
+    return len(set(np.array(groups)[decided(_rewards(samples), groups)]))
 
 
-def _trajectory(episode: Episode, group_id: str, member: int, version: int, config: RolloutConfig) -> Trajectory:
+def _samples(episode: Episode, group_id: str, member: int, version: int, config: RolloutConfig) -> list[Sample]:
+    """The rows of one game: what it earned and how it ended is the same in all."""
     dropped = config.cut == "drop" and episode.finish_reason in ("length", "max_turns")
     reward = config.invalid_reward if episode.reward is None else episode.reward
-    return Trajectory(
-        trajectory_id=f"{group_id}-{member}",
-        group_id=group_id,
-        policy_version=version,
-        seed=episode.seed,
-        token_ids=episode.token_ids,
-        action_mask=[False] * len(episode.action_mask) if dropped else episode.action_mask,
-        logprobs=[0.0] * len(episode.logprobs) if dropped else episode.logprobs,
-        reward=None if dropped else reward,
-        turns=episode.turns,
-        invalid=episode.finish_reason != "finished",
-        finish_reason=episode.finish_reason,
-        messages=episode.messages,
-    )
+    return [
+        Sample(
+            trajectory_id=f"{group_id}-{member}",
+            sample=number,
+            group_id=group_id,
+            policy_version=version,
+            seed=episode.seed,
+            token_ids=transcript.token_ids,
+            action_mask=[False] * len(transcript.action_mask) if dropped else transcript.action_mask,
+            logprobs=[0.0] * len(transcript.logprobs) if dropped else transcript.logprobs,
+            reward=None if dropped else reward,
+            turns=episode.turns,
+            invalid=episode.finish_reason != "finished",
+            finish_reason=episode.finish_reason,
+            messages=transcript.messages,
+        )
+        for number, transcript in enumerate(episode.transcripts)
+    ]
 
 
-def _metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, float]:
+def _metrics(samples: Sequence[Sample], seconds: float) -> dict[str, float]:
+    """Each trajectory counts once, however many samples it is in."""
+    trajectories = [s for s in samples if s.sample == 0]
     rewards = _rewards(trajectories)
     rewards = rewards[np.isfinite(rewards)]
-    sampled = sum(sum(t.action_mask) for t in trajectories)
+    sampled = sum(sum(s.action_mask) for s in samples)
     return {
         "rollout/games": float(len(trajectories)),
         "rollout/reward_mean": float(rewards.mean()) if len(rewards) else math.nan,
@@ -151,7 +161,8 @@ def _metrics(trajectories: Sequence[Trajectory], seconds: float) -> dict[str, fl
         "rollout/cut_share": float(np.mean([t.finish_reason == "length" for t in trajectories])),
         "rollout/max_turns_share": float(np.mean([t.finish_reason == "max_turns" for t in trajectories])),
         "rollout/turns_mean": float(np.mean([t.turns for t in trajectories])),
-        "rollout/tokens_mean": float(np.mean([len(t.token_ids) for t in trajectories])),
+        "rollout/samples_mean": len(samples) / len(trajectories),
+        "rollout/tokens_mean": sum(len(s.token_ids) for s in samples) / len(trajectories),
         "rollout/games_per_s": len(trajectories) / seconds,
         "rollout/sampled_tokens_per_s": sampled / seconds,
         "time/rollout_s": seconds,

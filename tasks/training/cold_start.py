@@ -62,6 +62,7 @@ def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
                 piece = chat.follow_up(messages[: start - 1], messages[start - 1]["content"], before)
             else:
                 piece = chat.opening(before)
+            assert piece is not None, "the policy's own template only appends"
             reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
             token_ids += [*piece, *reply]
             mask += [start > 0 or place > 0 for place in range(len(piece))] + [True] * len(reply)
@@ -78,10 +79,19 @@ def imitation(
 
 
 def make_tiny(
-    target: Path, config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int
+    target: Path,
+    config: TinyPolicyConfig,
+    training: TrainingConfig,
+    environment: str,
+    seed: int,
+    *,
+    thinking: bool = False,
 ) -> PolicyInfo:
-    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. The seed fixes it all."""
-    kind = get_environment(environment)
+    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. The seed fixes it all.
+
+    With `thinking` it learns the prompts that ask for a thought. It answers them without one.
+    """
+    kind = get_environment(environment, thinking=thinking)
     seeds = [derived_seed("cold start", seed, i) for i in range(config.cold_start_games)]
     conversations = scripted_conversations(kind, "random", seeds)
     with written_whole(target) as folder:
@@ -111,12 +121,14 @@ def make_tiny(
         return seal(folder, version=0, parent="")
 
 
-def tiny_policy(config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int) -> Path:
+def tiny_policy(
+    config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int, *, thinking: bool = False
+) -> Path:
     """The folder of the policy `tiny` for these settings, made once and then found again under `runs/.tiny/`."""
-    key = derived_seed("tiny", config.to_json(), training.to_json(), environment, seed, CACHE_VERSION)
+    key = derived_seed("tiny", config.to_json(), training.to_json(), environment, seed, thinking, CACHE_VERSION)
     folder = (RUNS / ".tiny" / f"{key:016x}").absolute()
     try:
         read_info(folder)  # also refuses weights that are not those written
     except ValueError:
-        make_tiny(folder, config, training, environment, seed)
+        make_tiny(folder, config, training, environment, seed, thinking=thinking)
     return folder

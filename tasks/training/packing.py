@@ -1,9 +1,11 @@
-"""Trajectories of many lengths as dense rows of tokens.
+"""Samples of many lengths as dense rows of tokens.
 
-Axes: R trajectories, N tokens of all trajectories one behind the other, B rows, T tokens of a row.
+Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples one behind the other,
+B rows, T tokens of a row.
 
-Several trajectories share a row, one behind the other; positions start at 0 with each, which is also how the
-attention mask tells them apart. Nothing is cut: a trajectory that does not fit a row is refused.
+Several samples share a row, one behind the other; positions start at 0 with each, which is also how the attention mask
+tells them apart. Samples of one trajectory may be in different rows. Nothing is cut: a sample that does not fit a row
+is refused.
 """
 
 from collections.abc import Sequence
@@ -14,27 +16,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from tasks.records import trajectory_numbers
+
 
 @dataclass(frozen=True)
 class Ragged:
-    """The token columns of R trajectories as flat arrays; trajectory r is `[offsets_R[r]:offsets_R[r + 1]]`."""
+    """The token columns of R samples as flat arrays; sample r is `[offsets_R[r]:offsets_R[r + 1]]`."""
 
     offsets_R: np.ndarray  # int64 [R + 1]
     token_ids_N: np.ndarray  # int64 [N]
     action_mask_N: np.ndarray  # bool [N], true where the policy sampled
+    numbers_R: np.ndarray | None = None  # int64 [R], which trajectory each is of; None: each is one of its own
 
     def __len__(self) -> int:
         return len(self.offsets_R) - 1
 
     @property
+    def trajectory_R(self) -> np.ndarray:
+        """Which trajectory each sample is of: 0, 1, …"""
+        return np.arange(len(self)) if self.numbers_R is None else self.numbers_R
+
+    @property
     def lengths_R(self) -> np.ndarray:
-        """Tokens of each trajectory."""
+        """Tokens of each sample."""
         return np.diff(self.offsets_R)
 
     @property
     def sampled_R(self) -> np.ndarray:
-        """Sampled tokens of each trajectory."""
+        """Sampled tokens of each sample."""
         return np.diff(np.concatenate([[0], np.cumsum(self.action_mask_N)])[self.offsets_R])
+
+    @property
+    def trajectory_sampled_R(self) -> np.ndarray:
+        """Sampled tokens of the whole trajectory that each sample is of."""
+        return np.bincount(self.trajectory_R, weights=self.sampled_R)[self.trajectory_R]
 
 
 def flat(table: pa.Table, column: str) -> np.ndarray:
@@ -49,11 +64,12 @@ def ragged(table: pa.Table) -> Ragged:
         offsets_R=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         token_ids_N=flat(table, "token_ids").astype(np.int64),
         action_mask_N=flat(table, "action_mask").astype(bool),
+        numbers_R=trajectory_numbers(table)[0],
     )
 
 
 def plan_rows(lengths_R: np.ndarray, members: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Spread trajectories over rows of at most `seq_len` tokens: longest first, each into the first row with room.
+    """Spread samples over rows of at most `seq_len` tokens: longest first, each into the first row with room.
 
     Raises ValueError when one is longer than a row.
     """
@@ -90,18 +106,18 @@ class Rows:
     place_K: torch.Tensor
     target_K: torch.Tensor
     source_K: np.ndarray
-    trajectory_K: np.ndarray  # which trajectory each sampled token belongs to; its tokens are all here
+    sample_K: np.ndarray  # which sample each sampled token belongs to; its tokens are all here
 
 
 def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1) -> Rows:
-    """Lay out the trajectories of each planned row: as long as the longest row, `length` at least.
+    """Lay out the samples of each planned row: as long as the longest row, `length` at least.
 
-    The tail behind the last trajectory of a row is a document of its own.
+    The tail behind the last sample of a row is a document of its own.
     """
     T = max([length, *(sum(int(data.lengths_R[r]) for r in row) for row in plan)])
     token_ids = np.zeros((len(plan), T), dtype=np.int64)
     positions = np.zeros((len(plan), T), dtype=np.int64)
-    rows, places, targets, sources, trajectories = [], [], [], [], []
+    rows, places, targets, sources, samples = [], [], [], [], []
     for b, members in enumerate(plan):
         start = 0
         for r in members:
@@ -114,7 +130,7 @@ def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1) -> 
             places.append(start + sampled - 1)
             targets.append(data.token_ids_N[first + sampled])
             sources.append(first + sampled)
-            trajectories.append(np.full(len(sampled), r))
+            samples.append(np.full(len(sampled), r))
             start = end
         positions[b, start:] = np.arange(T - start)
 
@@ -128,5 +144,5 @@ def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1) -> 
         place_K=torch.from_numpy(joined(places)),
         target_K=torch.from_numpy(joined(targets)),
         source_K=joined(sources),
-        trajectory_K=joined(trajectories),
+        sample_K=joined(samples),
     )

@@ -1,6 +1,6 @@
 """One training stage: several epochs of optimizer steps on a window, then the next policy version.
 
-Axes: R trajectories, N tokens, K sampled tokens of a forward pass (see `packing.py`).
+Axes: R samples, N tokens, K sampled tokens of a forward pass (see `packing.py`).
 """
 
 import math
@@ -125,13 +125,16 @@ def train_on(
 def minibatches(
     data: Ragged, config: TrainingConfig, *, seed: int, policy_version: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(epoch, number, trajectories of one optimizer step): each trajectory with a token to train on once an epoch."""
+    """(epoch, number, samples of one optimizer step): each trajectory with a token to train on once an epoch, whole."""
     teaching = np.flatnonzero(data.sampled_R)
+    samples: dict[int, list[int]] = defaultdict(list)
+    for r in teaching.tolist():
+        samples[int(data.trajectory_R[r])].append(r)
     for epoch in range(config.epochs if len(teaching) else 0):
-        order = np.random.default_rng([seed, policy_version, epoch]).permutation(teaching)
+        order = np.random.default_rng([seed, policy_version, epoch]).permutation(list(samples))
         parts = max(1, round(len(order) / config.minibatch_size))
-        for number, members in enumerate(np.array_split(order, parts)):
-            yield epoch, number, members
+        for number, trajectories in enumerate(np.array_split(order, parts)):
+            yield epoch, number, np.array([r for t in trajectories.tolist() for r in samples[t]])
 
 
 def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: AlgorithmConfig) -> Loss:
@@ -140,10 +143,19 @@ def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: Alg
     With `correction` the trainer first scores the whole window: these log-probabilities, from before the first
     step, are what the ratio divides by.
     """
-    generator_N = flat(window, "logprobs")
-    old_N = trainer.score(data) if algorithm.correction != "none" else generator_N
+    old_N = generator_N = flat(window, "logprobs")
+    weights_N, changed_N = np.ones_like(generator_N), np.zeros_like(generator_N)
+    if algorithm.correction != "none":
+        old_N, source = trainer.score(data), np.flatnonzero(data.action_mask_N)
+        trajectory_N = np.repeat(data.trajectory_R, data.lengths_R)
+        weights_N[source], changed_N[source] = correction_weights(
+            torch.from_numpy(old_N[source]),
+            torch.from_numpy(generator_N[source]),
+            torch.from_numpy(trajectory_N[source]),
+            algorithm,
+        )
     reference_N = flat(window, "reference_logprobs") if algorithm.kl_coefficient else None
-    advantages_R = window["advantage"].to_numpy()
+    advantages_R, tokens_R = window["advantage"].to_numpy(), data.trajectory_sampled_R.astype(np.float32)
     assert reference_N is None or len(reference_N) == len(generator_N), "a group to train on was not scored"
 
     def loss(
@@ -153,11 +165,10 @@ def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: Alg
             return torch.from_numpy(values).to(trainer.device)
 
         generator_K, old_K = on_device(generator_N[rows.source_K]), on_device(old_N[rows.source_K])
-        trajectory_K = on_device(np.unique(rows.trajectory_K, return_inverse=True)[1])
-        weights_K, corrected = torch.ones_like(old_K), {}
+        weights_K, corrected = on_device(weights_N[rows.source_K]), {}
         if algorithm.correction != "none":
-            weights_K, changed_K = correction_weights(old_K, generator_K, trajectory_K, algorithm)
-            corrected = {"weight_mean": weights_K.sum(), "weight_capped_share": changed_K.float().sum()}
+            changed_K = on_device(changed_N[rows.source_K])
+            corrected = {"weight_mean": weights_K.sum(), "weight_capped_share": changed_K.sum()}
         tokens = SampledTokens(
             logprobs_K=logprobs_K,
             entropy_K=entropy_K,
@@ -165,8 +176,9 @@ def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: Alg
             old_logprobs_K=old_K,
             weights_K=weights_K,
             reference_logprobs_K=None if reference_N is None else on_device(reference_N[rows.source_K]),
-            advantages_K=on_device(advantages_R[rows.trajectory_K]),
-            trajectory_K=trajectory_K,
+            advantages_K=on_device(advantages_R[rows.sample_K]),
+            sample_K=on_device(np.unique(rows.sample_K, return_inverse=True)[1]),
+            trajectory_tokens_K=on_device(tokens_R[rows.sample_K]),
         )
         value, metrics = LOSSES[algorithm.name](tokens, size, algorithm)
         return value, metrics | corrected

@@ -104,7 +104,7 @@ class Trainer:
         return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
 
     def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
-        """Which trajectories share a row."""
+        """Which samples share a row."""
         return plan_rows(data.lengths_R, members, self.config.seq_len)
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
@@ -127,7 +127,7 @@ class Trainer:
         return scores_N.numpy()
 
     def step(self, data: Ragged, members: Sequence[int], loss: Loss) -> dict[str, float]:
-        """One optimizer step on the trajectories `members`.
+        """One optimizer step on the samples `members`, all those of some trajectories.
 
         `loss` is asked once a forward pass. Returns means over the sampled tokens of the whole step (maxima for keys
         that end in `_max`), the loss and the gradient norm before clipping.
@@ -135,7 +135,8 @@ class Trainer:
         Raises FloatingPointError when loss or gradient is not finite; weights and optimizer are as before.
         """
         sampled = data.sampled_R[list(members)]
-        size = Totals(tokens=float(sampled.sum()), trajectories=float((sampled > 0).sum()))
+        trajectories = np.unique(data.trajectory_R[list(members)][sampled > 0])
+        size = Totals(tokens=float(sampled.sum()), trajectories=float(len(trajectories)))
         totals: dict[str, float] = {"loss": 0.0}
         for rows in self._parts(data, members, self.config.rows):
             logprobs_K, entropy_K = self._forward(rows)

@@ -66,12 +66,47 @@ def test_a_dropped_trajectory_counts_nowhere(kind: str) -> None:
 def test_turns_do_not_weigh() -> None:
     # One row a trajectory: three turns that lost, and one turn that won. The mean is 0, not (-3 + 1) / 4.
     batch = pa.table(
-        {"group_id": ["g", "g"], "turns": [3, 1], "reward": pa.array([-1.0, 1.0], pa.float32())},
+        {
+            "trajectory_id": ["a", "b"],
+            "group_id": ["g", "g"],
+            "turns": [3, 1],
+            "reward": pa.array([-1.0, 1.0], pa.float32()),
+        },
     )
     table, metrics = add_advantages(batch)
     assert table["advantage"].to_pylist() == [-1.0, 1.0]
     assert table["advantage"].type == pa.float32()
     assert metrics == {"advantage/dropped_share": 0.0, "advantage/abs_mean": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        # Rewards 1, 0, -1, -1 of four trajectories, the first in three samples: their mean is -0.25, with the first
+        # counted three times it would be 1 / 6. Deviations 1.25, 0.25, -0.75, -0.75; mean square 2.75 / 4 = 0.6875.
+        ("centred", np.array([1.25, 0.25, -0.75, -0.75])),
+        ("standardised", np.array([1.25, 0.25, -0.75, -0.75]) / np.sqrt(0.6875)),
+        ("leave_one_out", np.array([1.25, 0.25, -0.75, -0.75]) * 4 / 3),
+    ],
+)
+def test_a_trajectory_in_three_samples_counts_once(kind: str, wanted: np.ndarray) -> None:
+    batch = pa.table(
+        {
+            "trajectory_id": ["g-0", "g-0", "g-0", "g-1", "g-2", "g-3", "h-0", "h-1"],
+            "group_id": ["g"] * 6 + ["h"] * 2,
+            "reward": pa.array([1, 1, 1, 0, -1, -1, 0, 0], pa.float32()),
+        }
+    )
+    table, metrics = add_advantages(batch, kind)
+    assert table["advantage"].to_pylist() == pytest.approx([wanted[0], *wanted[[0, 0]], *wanted[1:], 0, 0])
+    assert metrics["advantage/dropped_share"] == pytest.approx(2 / 6)  # of trajectories, not of rows
+    assert metrics["advantage/abs_mean"] == pytest.approx(np.abs(wanted).mean())
+
+
+def test_a_lone_trajectory_in_two_samples_is_still_a_group_of_one() -> None:
+    batch = pa.table({"trajectory_id": ["a", "a"], "group_id": ["g", "g"], "reward": pa.array([1, 1], pa.float32())})
+    with pytest.raises(ValueError, match=r"^group size is 1; allowed: 2 or more"):
+        add_advantages(batch)
 
 
 def test_groups_may_lie_mixed_up() -> None:
@@ -86,7 +121,9 @@ def test_a_group_of_one_is_refused() -> None:
 
 
 def test_a_batch_in_which_nothing_is_decided() -> None:
-    batch = pa.table({"group_id": ["a", "a"], "reward": pa.array([0.35, 0.35], pa.float32())})
+    batch = pa.table(
+        {"trajectory_id": ["a-0", "a-1"], "group_id": ["a", "a"], "reward": pa.array([0.35, 0.35], pa.float32())}
+    )
     table, metrics = add_advantages(batch)
     assert table["advantage"].to_pylist() == [0, 0]
     assert metrics == {"advantage/dropped_share": 1.0, "advantage/abs_mean": 0.0}

@@ -73,6 +73,14 @@ def test_staleness_is_counted_in_policy_versions() -> None:
     assert metrics["buffer/staleness_max"] == 4
 
 
+def test_a_trajectory_in_several_samples_counts_once_and_is_taken_whole() -> None:
+    split = pa.concat_tables([batch(1, {"a": LEARN}), batch(1, {"a": LEARN}).slice(1)])  # a-1 is in two samples
+    selection = select([split, batch(4, {"b": LEARN})], policy_version=5)
+    assert selection.metrics["buffer/trajectories"] == 4
+    assert selection.metrics["buffer/staleness_mean"] == (2 * 4 + 2 * 1) / 4
+    assert take([split], ["a"])["trajectory_id"].to_pylist() == ["a-0", "a-1", "a-1"]
+
+
 def test_an_age_of_exactly_max_age_is_allowed() -> None:
     assert set(select(policy_version=9, max_age=5).group_ids) == {"4-0", "4-2"}
     assert select(policy_version=10, max_age=5).group_ids == []

@@ -55,6 +55,39 @@ def test_a_clear_reply_is_read(reply: str, move: str) -> None:
     assert action is not None and action.move == move
 
 
+THOUGHT = "<think>\n16 against a 10.\nSTAND would be weak.\n</think>\n\n"
+
+
+def test_with_thinking_the_rules_ask_for_it() -> None:
+    system, user = BlackJackAgent(thinking=True).opening(seen("A 7", 18, True, "10"))
+    assert "Think first" in system["content"] and "HIT or STAND, on a line of its own" in system["content"]
+    assert user == {"role": "user", "content": "Cards A 7, soft 18. Dealer 10."}
+
+
+@pytest.mark.parametrize(
+    ("reply", "move"),
+    [
+        ("HIT", "HIT"),
+        (THOUGHT + "HIT", "HIT"),
+        (THOUGHT + "I hit.\n hit \n\n", "HIT"),
+        ("16 against a 10.\nSTAND", "STAND"),
+        ("16 against a 10.\n</think>\nSTAND", "STAND"),  # some templates open the thought in the prompt
+        (THOUGHT + "HIT\nSTAND", "STAND"),
+        (THOUGHT + "I say HIT", None),
+        (THOUGHT + "HIT\nThat is it.", None),
+        (THOUGHT, None),
+        ("<think>\nSTAND would be weak, so\nHIT", None),  # never closed: nothing was said
+        (THOUGHT + "<think>\nHIT", None),
+        ("", None),
+    ],
+)
+def test_with_thinking_the_last_line_is_the_answer(reply: str, move: str | None) -> None:
+    action = BlackJackAgent(thinking=True).read(reply, seen("10 6", 16, False, "10"))
+    assert (action and action.move) == move
+    if "\n" in reply.strip():
+        assert BlackJackAgent().read(reply, seen("10 6", 16, False, "10")) is None  # without, nothing else may be there
+
+
 def test_only_legal_moves_are_read() -> None:
     assert BlackJackAgent().read("HIT", seen("10 5 9", 24, False, "10", done=True)) is None
     only_stand = seen("10 5", 15, False, "10").model_copy(update={"legal_actions": ["STAND"]})

@@ -20,6 +20,13 @@ def test_every_name_is_an_environment() -> None:
         assert kind.agent.read(kind.best_moves()[kind.situation(observation)], observation) is not None
 
 
+def test_the_agent_lets_replies_think_where_that_is_wanted() -> None:
+    observation = get_environment("blackjack").open_local().reset([3])[0]
+    thought = "Hm.\nSTAND"
+    assert get_environment("blackjack").agent.read(thought, observation) is None
+    assert get_environment("blackjack", thinking=True).agent.read(thought, observation) is not None
+
+
 def test_an_unknown_name() -> None:
     with pytest.raises(ValueError, match=r'^environment is "poker"; allowed: blackjack\.$'):
         get_environment("poker")

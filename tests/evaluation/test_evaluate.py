@@ -1,5 +1,6 @@
 """Evaluations: rates by hand, scripted players at their exact values, a policy on held-out decks."""
 
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
@@ -84,6 +85,11 @@ def test_the_metrics_have_the_names_that_the_curves_look_for(tiny_policy: Path) 
         "eval/sampled_expected_reward",
     }
     assert all(isinstance(value, float) for value in metrics.values())
+
+
+def test_with_thinking_it_is_asked_otherwise(tiny_policy: Path) -> None:
+    longer = RolloutConfig(max_tokens=16)
+    assert evaluated(tiny_policy, replace(longer, thinking=True)).choices != evaluated(tiny_policy, longer).choices
 
 
 def test_the_choices_are_what_was_met(tiny_policy: Path) -> None:

@@ -66,6 +66,15 @@ def test_a_reply_reads_without_its_end(chat: Chat) -> None:
     assert chat.reply([*hit, chat.end_id, chat.end_id]) == "HIT<|im_end|>"
 
 
+def with_content(tiny_policy: Path, folder: Path, content: str) -> Chat:
+    """The chat of a policy whose template writes a message's content as `content` says."""
+    shutil.copytree(tiny_policy, folder)
+    template = (folder / "chat_template.jinja").read_text()
+    assert "{{ message['content'] }}" in template
+    (folder / "chat_template.jinja").write_text(template.replace("{{ message['content'] }}", content))
+    return Chat(folder)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -73,12 +82,34 @@ def test_a_reply_reads_without_its_end(chat: Chat) -> None:
         "{{ message['content'] | upper if message['role'] == 'assistant' else message['content'] }}",  # retells
     ],
 )
-def test_a_template_that_rewrites_earlier_turns_is_refused(tiny_policy: Path, tmp_path: Path, content: str) -> None:
-    folder = shutil.copytree(tiny_policy, tmp_path / "policy")
-    template = (folder / "chat_template.jinja").read_text()
-    assert "{{ message['content'] }}" in template
-    (folder / "chat_template.jinja").write_text(template.replace("{{ message['content'] }}", content))
-    chat = Chat(folder)
+def test_a_template_that_rewrites_earlier_turns_has_no_follow_up(
+    tiny_policy: Path, tmp_path: Path, content: str
+) -> None:
+    chat = with_content(tiny_policy, tmp_path / "policy", content)
     chat.opening(CONVERSATION[:2])
-    with pytest.raises(ValueError, match=r"^policy has a chat template that rewrites earlier turns; allowed: one "):
-        chat.follow_up(CONVERSATION[:2], "hit", CONVERSATION[3:4])
+    assert chat.follow_up(CONVERSATION[:2], "hit", CONVERSATION[3:4]) is None
+
+
+def test_whether_a_template_rewrites_is_asked_anew_for_each_reply_and_history(
+    tiny_policy: Path, tmp_path: Path
+) -> None:
+    trimming = with_content(tiny_policy, tmp_path / "trims", "{{ message['content'] | trim }}")  # as Llama 3 does
+    for _ in range(2):
+        assert trimming.follow_up(CONVERSATION[:2], "HIT", CONVERSATION[3:4]) is not None
+        assert trimming.follow_up(CONVERSATION[:2], " HIT", CONVERSATION[3:4]) is None
+    # One that tells the first two turns as they were and sums up from the third on: the reply alone does not say it.
+    forgetting = with_content(
+        tiny_policy,
+        tmp_path / "forgets",
+        "{{ '...' if messages | length > 4 and loop.index == 3 else message['content'] }}",
+    )
+    assert forgetting.follow_up(CONVERSATION[:2], "HIT", CONVERSATION[5:6]) is not None
+    assert forgetting.follow_up(CONVERSATION[:4], "HIT", CONVERSATION[5:6]) is None
+
+
+def test_a_full_memory_of_pieces_changes_nothing(tiny_policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {last: Chat(tiny_policy).opening(CONVERSATION[:last]) for last in (2, 4, 6)}
+    monkeypatch.setattr("tasks.policy.chat.PIECES", 2)
+    chat = Chat(tiny_policy)
+    for last in (2, 4, 6, 2, 4, 6):
+        assert chat.opening(CONVERSATION[:last]) == expected[last]

@@ -30,6 +30,15 @@ def test_the_seed_fixes_every_byte(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "first", "other"]  # nothing half-made
 
 
+def test_with_thinking_it_learns_the_prompts_that_ask_for_it(tmp_path: Path) -> None:
+    tokens = []
+    for thinking in (False, True):
+        folder = tmp_path / str(thinking)
+        make_tiny(folder, SMALL, TrainingConfig(), "blackjack", 0, thinking=thinking)
+        tokens.append(Chat(folder).tokenizer.encode("Think first."))
+    assert len(tokens[1]) < len(tokens[0]) / 2  # words that it has read before
+
+
 def test_making_weights_leaves_the_random_numbers_of_the_process_alone(tmp_path: Path) -> None:
     import torch
 

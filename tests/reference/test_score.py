@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.config import RolloutConfig, TrainingConfig
-from tasks.records import TRAJECTORY, Trajectory, to_table
+from tasks.records import SAMPLE, Sample, to_table
 from tasks.reference.score import score_batch
 from tasks.training.packing import ragged
 from tasks.training.trainer import Trainer
@@ -16,8 +16,9 @@ from tasks.training.trainer import Trainer
 def batch(rewards: dict[str, list[float]]) -> pa.Table:
     draw = np.random.default_rng(0)
     rows = [
-        Trajectory(
+        Sample(
             trajectory_id=f"{group}-{i}",
+            sample=0,
             group_id=group,
             policy_version=0,
             seed=0,
@@ -41,7 +42,7 @@ def test_only_groups_that_are_decided_are_scored(newborn_policy: Path, temperatu
     table = batch({"a": [1.0, 1.0, 1.0], "b": [1.0, -1.0, 0.0]})
     scored, metrics = score_batch(table, newborn_policy, TrainingConfig(), RolloutConfig(temperature=temperature))
     assert metrics["reference/scored"] == 3
-    assert scored.select(TRAJECTORY.names).equals(table)
+    assert scored.select(SAMPLE.names).equals(table)
     column = scored["reference_logprobs"].to_pylist()
     assert column[:3] == [None] * 3
     alone = Trainer(newborn_policy, TrainingConfig(), temperature=temperature, schedule_steps=1)
@@ -50,6 +51,15 @@ def test_only_groups_that_are_decided_are_scored(newborn_policy: Path, temperatu
     for values, wanted in zip(column[3:], expected, strict=True):
         assert values[:3] == [0, 0, 0] and max(values[3:]) < 0
         assert values == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_trajectory_in_two_samples_is_scored_in_both_and_counts_once(newborn_policy: Path) -> None:
+    table = batch({"b": [1.0, 1.0, -1.0]})
+    ids = pa.array(["b-0", "b-0", "b-1"])
+    table = table.set_column(0, "trajectory_id", ids)
+    scored, metrics = score_batch(table, newborn_policy, TrainingConfig(), RolloutConfig())
+    assert metrics["reference/scored"] == 2
+    assert all(max(values[3:]) < 0 for values in scored["reference_logprobs"].to_pylist())
 
 
 def test_a_batch_in_which_nothing_is_decided(newborn_policy: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import Games, get_environment
 from tasks.policy.chat import open_chat
-from tasks.records import TRAJECTORY
+from tasks.records import SAMPLE
 from tasks.rollout.engine import open_engine
 from tasks.rollout.episodes import play
 from tasks.rollout.rollout import groups_to_play, sample_batch
@@ -37,7 +37,7 @@ def rows(batch: pa.Table) -> list[dict[str, Any]]:
 
 
 def test_the_batch_has_games_of_several_turns(batch: pa.Table, rows: list[dict[str, Any]]) -> None:
-    assert batch.schema == TRAJECTORY
+    assert batch.schema == SAMPLE
     assert len(rows) == 48
     assert {1, 2} <= {row["turns"] for row in rows}
     assert sum(row["finish_reason"] == "finished" for row in rows) > 24

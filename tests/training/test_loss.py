@@ -35,10 +35,14 @@ def sampled(
     old: Sequence[float] | None = None,
     weights: Sequence[float] | None = None,
     trajectory: Sequence[int] | None = None,
+    sample: Sequence[int] | None = None,
     entropy: float = 0.7,
 ) -> SampledTokens:
-    """Tokens to which policy, generator, reference and old policy give these probabilities."""
+    """Tokens to which policy, generator, reference and old policy give these probabilities. By default they are one
+    trajectory, and each trajectory is one sample.
+    """
     K = len(probabilities)
+    owner = [0] * K if trajectory is None else trajectory
     return SampledTokens(
         logprobs_K=numbers(np.log(probabilities)).requires_grad_(),
         entropy_K=torch.full((K,), entropy, dtype=torch.float64),
@@ -47,15 +51,18 @@ def sampled(
         weights_K=numbers([1.0] * K if weights is None else weights),
         reference_logprobs_K=numbers(np.log(probabilities if reference is None else reference)),
         advantages_K=numbers(advantages),
-        trajectory_K=torch.tensor([0] * K if trajectory is None else trajectory, dtype=torch.long),
+        sample_K=torch.tensor(owner if sample is None else sample, dtype=torch.long),
+        trajectory_tokens_K=numbers([list(owner).count(t) for t in owner]),
     )
 
 
 def outcome(
     tokens: SampledTokens, config: AlgorithmConfig, totals: Totals | None = None
 ) -> tuple[float, list[float], dict[str, float]]:
-    """Loss, its slope for each log-probability, and the sums measured. By default the tokens are a whole step."""
-    size = totals or Totals(len(tokens.logprobs_K), len(tokens.trajectory_K.unique()))
+    """Loss, its slope for each log-probability, and the sums measured. By default the tokens are a whole step, and each
+    sample a trajectory.
+    """
+    size = totals or Totals(len(tokens.logprobs_K), len(tokens.sample_K.unique()))
     loss, metrics = LOSSES[config.name](tokens, size, config)
     (slope,) = torch.autograd.grad(loss, tokens.logprobs_K)
     return loss.item(), slope.tolist(), {name: value.item() for name, value in metrics.items()}
@@ -122,6 +129,50 @@ def test_lengths_count_as_each_algorithm_says(name: str, loss: float, slopes: li
     found, found_slopes, _ = outcome(sampled(**UNEVEN, trajectory=[0, 0, 0, 1]), plain(name))
     assert found == pytest.approx(loss, abs=1e-12)
     assert found_slopes == pytest.approx(slopes, abs=1e-12)
+
+
+SPLIT = {
+    # As before: which sample a token is in does not matter to a sum of tokens, and A still counts once.
+    "grpo": (-0.8 / 4, [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4]),
+    "dapo": (-0.8 / 4, [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4]),
+    "dr_grpo": (-0.8 / 2, [-1.1 / 2, -1 / 2, -0.9 / 2, 2.2 / 2]),
+    "cispo": (
+        -(1.1 * log(0.55) + log(0.5) + 0.9 * log(0.45) - 2.2 * log(0.55)) / 4,
+        [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4],
+    ),
+    # A's samples have an s of 1.1 and of sqrt(1 x 0.9), and are a third and two thirds of A; each token carries a third
+    # of its sample's s.
+    "gspo": (-(1.1 / 3 + 2 * sqrt(0.9) / 3 - 2.2) / 2, [-1.1 / 6, -sqrt(0.9) / 6, -sqrt(0.9) / 6, 2.2 / 2]),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trajectory_in_two_samples_by_hand(name: str) -> None:
+    # A's first token is one sample, its other two are the next.
+    tokens = sampled(**UNEVEN, trajectory=[0, 0, 0, 1], sample=[0, 1, 1, 2])
+    loss, slopes = SPLIT[name]
+    found, found_slopes, _ = outcome(tokens, plain(name), Totals(tokens=4, trajectories=2))
+    assert found == pytest.approx(loss, abs=1e-12)
+    assert found_slopes == pytest.approx(slopes, abs=1e-12)
+    # The samples in forward passes of their own, in another order: the parts know only the numbers of the whole.
+    parts, parts_slopes = 0.0, {}
+    for places in ([1, 2], [3], [0]):
+        part = SampledTokens(
+            logprobs_K=tokens.logprobs_K.detach()[places].requires_grad_(),
+            entropy_K=tokens.entropy_K[places],
+            generator_logprobs_K=tokens.generator_logprobs_K[places],
+            old_logprobs_K=tokens.old_logprobs_K[places],
+            weights_K=tokens.weights_K[places],
+            reference_logprobs_K=None,
+            advantages_K=tokens.advantages_K[places],
+            sample_K=torch.zeros(len(places), dtype=torch.long),
+            trajectory_tokens_K=tokens.trajectory_tokens_K[places],
+        )
+        value, slope, _ = outcome(part, plain(name), Totals(tokens=4, trajectories=2))
+        parts += value
+        parts_slopes |= dict(zip(places, slope, strict=True))
+    assert parts == pytest.approx(loss, abs=1e-12)
+    assert [parts_slopes[k] for k in range(4)] == pytest.approx(slopes, abs=1e-12)
 
 
 def test_gspo_clips_whole_trajectories() -> None:
@@ -235,7 +286,8 @@ def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, toward
             weights_K=torch.ones(1, dtype=torch.float64),
             reference_logprobs_K=reference[one],
             advantages_K=torch.zeros(1, dtype=torch.float64),
-            trajectory_K=torch.zeros(1, dtype=torch.long),
+            sample_K=torch.zeros(1, dtype=torch.long),
+            trajectory_tokens_K=torch.ones(1, dtype=torch.float64),
         )
         expected = expected + generator[token].exp() * LOSSES["grpo"](tokens, Totals(1, 1), config)[0]
     (found,) = torch.autograd.grad(expected, logits, retain_graph=True)

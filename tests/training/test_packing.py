@@ -21,7 +21,7 @@ def test_two_trajectories_in_one_row_by_hand() -> None:
     assert rows.place_K.tolist() == [0, 1, 3]  # the token before each sampled one
     assert rows.target_K.tolist() == [12, 13, 22]
     assert rows.source_K.tolist() == [1, 2, 4]
-    assert rows.trajectory_K.tolist() == [0, 0, 1]
+    assert rows.sample_K.tolist() == [0, 0, 1]
 
 
 def test_two_rows_by_hand() -> None:
@@ -38,7 +38,7 @@ def test_a_row_filled_up_to_a_length_by_hand() -> None:
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22, 0, 0, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
     assert packed.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]  # and never cut
-    for name in ("row_K", "place_K", "target_K", "source_K", "trajectory_K"):
+    for name in ("row_K", "place_K", "target_K", "source_K", "sample_K"):
         assert getattr(rows, name).tolist() == getattr(packed, name).tolist()
 
 
@@ -46,6 +46,15 @@ def test_how_many_tokens_of_each_trajectory_were_sampled() -> None:
     assert TWO.sampled_R.tolist() == [2, 1]
     masks = [False, False, True, False], [0, 2, 2, 4]  # the first has no sampled token, the second no token at all
     assert Ragged(np.array(masks[1]), np.arange(4), np.array(masks[0])).sampled_R.tolist() == [0, 0, 1]
+
+
+def test_samples_of_one_trajectory() -> None:
+    data = Ragged(
+        np.array([0, 2, 4, 7]), np.arange(7), np.array([0, 1, 0, 1, 0, 1, 1], dtype=bool), np.array([0, 1, 0])
+    )
+    assert data.sampled_R.tolist() == [1, 1, 2]
+    assert data.trajectory_sampled_R.tolist() == [3, 1, 3]
+    assert TWO.trajectory_R.tolist() == [0, 1] and TWO.trajectory_sampled_R.tolist() == [2, 1]  # where none is named
 
 
 def test_an_empty_row_for_a_rank_without_work() -> None:
@@ -64,6 +73,7 @@ def test_a_trajectory_that_does_not_fit_is_refused_and_never_cut() -> None:
 def test_columns_of_a_table_in_pieces() -> None:
     table = pa.table(
         {
+            "trajectory_id": ["z", "b", "a"],
             "token_ids": pa.array([[1], [11, 12, 13], [21, 22]], pa.list_(pa.int32())),
             "action_mask": [[False], [False, True, True], [False, True]],
             "logprobs": pa.array([[9.0], [0.0, -1.0, -2.0], [0.0, -3.0]], pa.list_(pa.float32())),
@@ -73,6 +83,7 @@ def test_columns_of_a_table_in_pieces() -> None:
     data = ragged(pieces)
     for field in ("offsets_R", "token_ids_N", "action_mask_N"):
         assert getattr(data, field).tolist() == getattr(TWO, field).tolist()
+    assert data.trajectory_R.tolist() == [0, 1]
     assert flat(pieces, "logprobs").tolist() == [0, -1, -2, 0, -3]
     assert len(ragged(table.slice(3))) == 0
 
@@ -100,7 +111,7 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
         starts = np.flatnonzero(positions[b] == 0)[: len(row)]
         assert starts.tolist() == np.cumsum([0, *(len(masks[r]) for r in row)])[:-1].tolist()
     sampled = {(r, int(offsets[r]) + t) for r in members for t in np.flatnonzero(masks[r])}
-    assert set(zip(rows.trajectory_K.tolist(), rows.source_K.tolist(), strict=True)) == sampled
+    assert set(zip(rows.sample_K.tolist(), rows.source_K.tolist(), strict=True)) == sampled
     assert len(rows.source_K) == len(sampled)
     row, place = rows.row_K.numpy(), rows.place_K.numpy()
     assert (tokens[row, place + 1] == rows.target_K.numpy()).all()

@@ -78,7 +78,11 @@ def a_window(policy: Path) -> pa.Table:
     def column(values: np.ndarray) -> list[np.ndarray]:
         return np.split(values, offsets[1:-1])
 
-    tokens = {"token_ids": column(draw.integers(3, 300, offsets[-1])), "action_mask": column(mask)}
+    tokens = {
+        "trajectory_id": list("abcde"),
+        "token_ids": column(draw.integers(3, 300, offsets[-1])),
+        "action_mask": column(mask),
+    }
     scores = open_trainer(policy).score(ragged(pa.table(tokens)))
     shift = np.repeat(np.float32([0.1, -0.3, 0.3, -0.1, 0.0]), LENGTHS) * mask
     columns = {**tokens, "logprobs": column(scores + shift), "reference_logprobs": column(scores - 2 * shift)}

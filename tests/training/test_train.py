@@ -21,11 +21,12 @@ from checkpoints import by_peft, in_bfloat16
 from tasks.buffer.window import select_groups, take
 from tasks.config import AlgorithmConfig, BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import digest, read_info
-from tasks.records import ADVANTAGE, REFERENCE, Trajectory, to_table, with_column
+from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
 from tasks.training.checks import check_fits, mismatch, trainable
 from tasks.training.lora import ADAPTER
 from tasks.training.losses.catalog import LOSSES
-from tasks.training.packing import build_rows, plan_rows, ragged
+from tasks.training.losses.tokens import Totals
+from tasks.training.packing import Ragged, Rows, build_rows, plan_rows, ragged
 from tasks.training.train import minibatches, next_policy, train_on
 from tasks.training.trainer import Trainer
 
@@ -48,8 +49,9 @@ def window(policy: Path, versions: Sequence[int] = (0,) * 8, shift: float = 0.0,
     for i, version in enumerate(versions):
         length, prompt = 4 + i, 2
         rows.append(
-            Trajectory(
+            Sample(
                 trajectory_id=f"{version:05d}-{i // 2:05d}-{i % 2}",
+                sample=0,
                 group_id=f"{version:05d}-{i // 2:05d}",
                 policy_version=version,
                 seed=i // 2,
@@ -429,6 +431,34 @@ def test_every_sampled_token_is_trained_on_at_most_reuse_times_epochs(
     assert all(count <= reuse * epochs and count % epochs == 0 for count in counts.values())
     if wanted == 8 and reuse == 1 and len(stages) == 1:
         assert set(counts) == learned
+
+
+def test_minibatches_are_of_whole_trajectories() -> None:
+    # Six trajectories, of which the second is in three samples and the fifth in two, one of these without a token left.
+    owner = np.array([0, 1, 1, 1, 2, 3, 4, 4, 5])
+    mask = np.array([[False, True]] * 7 + [[False, False], [False, True]]).reshape(-1)
+    data = Ragged(np.arange(0, 19, 2), np.arange(18), mask, owner)
+    training = TrainingConfig(epochs=2, minibatch_size=2)
+    seen = list(minibatches(data, training, seed=0, policy_version=0))
+    assert [(epoch, number) for epoch, number, _ in seen] == [(e, n) for e in range(2) for n in range(3)]
+    for epoch in range(2):
+        members = [m.tolist() for e, _, m in seen if e == epoch]
+        assert sorted(r for m in members for r in m) == [0, 1, 2, 3, 4, 5, 6, 8]
+        assert all(len(set(owner[m])) == 2 for m in members)
+        assert [m for m in members if 1 in m] == [m for m in members if {1, 2, 3} <= set(m)]
+
+
+def test_a_step_counts_a_trajectory_once_however_many_samples_it_is_in(newborn_policy: Path) -> None:
+    table, sizes = window(newborn_policy), []
+
+    def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
+        sizes.append(size)
+        return logprobs_K.sum(), {}
+
+    for ids in ("abcdefgh", "aabcccde"):
+        data = ragged(replaced(table, "trajectory_id", list(ids)))
+        open_trainer(newborn_policy).step(data, [0, 1, 3, 4, 5], loss)
+    assert {(s.tokens, s.trajectories) for s in sizes} == {(2 + 3 + 5 + 6 + 7, 5), (2 + 3 + 5 + 6 + 7, 2)}
 
 
 def test_the_seed_decides_the_minibatches(tiny_policy: Path) -> None:

@@ -89,8 +89,9 @@ ALGORITHMS = {name: AlgorithmConfig(name=name, entropy_coefficient=0.01) for nam
 ALGORITHMS["corrected"] = AlgorithmConfig(correction="truncate", correction_level="sequence")
 
 
-def window(policy: Path) -> pa.Table:
+def window(policy: Path, ids: str = "abcd") -> pa.Table:
     """The trajectories as a policy near `policy` sampled them: its weights and the reference's differ a little.
+    `ids` says which trajectory each is a sample of.
 
     The ratios are about 1.1, 1.2, 2.5 and 0.9: of these, only the third is clipped.
     """
@@ -108,7 +109,7 @@ def window(policy: Path) -> pa.Table:
         "reference_logprobs": near([0.4, -0.3, 0.2, -0.5]),
     }
     lists = {name: np.split(values, data.offsets_R[1:-1]) for name, values in columns.items()}
-    return pa.table({**lists, "advantage": np.float32([0.5, -0.75, 1.0, -0.25])})
+    return pa.table({"trajectory_id": list(ids), **lists, "advantage": np.float32([0.5, -0.75, 1.0, -0.25])})
 
 
 def a_step(
@@ -148,6 +149,30 @@ def test_one_and_nine_sampled_tokens_count_the_same_at_once_and_in_two_parts(new
     assert at_once[0] == pytest.approx(in_parts[0], rel=1e-5, abs=1e-6)
     assert (at_once[1] - in_parts[1]).abs().max() <= 1e-5
     assert at_once[1].abs().max() > 0.1 and at_once[0]["grad_norm"] > 1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_samples_of_a_trajectory_may_lie_in_different_forward_passes(newborn_policy: Path, name: str) -> None:
+    table, of = window(newborn_policy, ids="abab"), [trainer(newborn_policy, max_norm=1e6)]
+    of.append(trainer(newborn_policy, max_norm=1e6, layout=OneARow, rows=1))
+    at_once, in_parts = (a_step(table, one, [0, 1, 2, 3], ALGORITHMS[name]) for one in of)
+    assert (at_once[2], in_parts[2]) == ([(1, 2 + 10 + 5 + 7)], [(1, 2), (1, 10), (1, 5), (1, 7)])
+    assert at_once[0] == pytest.approx(in_parts[0], rel=1e-5, abs=1e-6)
+    assert (at_once[1] - in_parts[1]).abs().max() <= 1e-5
+    # It matters whose samples they are where a trajectory is what counts, and nowhere else.
+    apart = a_step(window(newborn_policy), trainer(newborn_policy, max_norm=1e6), [0, 1, 2, 3], ALGORITHMS[name])
+    assert (abs(at_once[0]["loss"] - apart[0]["loss"]) > 1e-3) == (name in ("dr_grpo", "gspo", "corrected"))
+
+
+def test_the_correction_of_a_sequence_is_the_product_over_all_samples_of_a_trajectory(newborn_policy: Path) -> None:
+    table = window(newborn_policy, ids="abca")
+    data, of = ragged(table), trainer(newborn_policy)
+    log_w = np.split(of.score(data) - np.concatenate(table["logprobs"].to_pylist()), data.offsets_R[1:-1])
+    a, b, c = (sum(float(log_w[r].sum()) for r in rows) for rows in ([0, 3], [1], [2]))
+    wanted = np.minimum(2, np.exp([a, b, c, a]))  # of each sample's tokens, of which there are 1, 9, 4 and 6
+    assert min(np.exp([b, c])) > 2 and np.exp(a) < 1 < np.exp(log_w[0].sum())  # by itself the first weighs more
+    found, _, _ = a_step(table, of, [0, 1, 2, 3], ALGORITHMS["corrected"])
+    assert found["weight_mean"] == pytest.approx(float(wanted @ [1, 9, 4, 6]) / 20, rel=1e-4)
 
 
 def test_the_loss_of_a_step_is_the_mean_over_all_its_sampled_tokens(newborn_policy: Path) -> None:
@@ -294,6 +319,7 @@ def test_log_probabilities_at_a_temperature_by_hand_and_by_vllm() -> None:
         weights_K=torch.ones(3),
         reference_logprobs_K=None,
         advantages_K=torch.ones(3),
-        trajectory_K=torch.arange(3),
+        sample_K=torch.arange(3),
+        trajectory_tokens_K=torch.ones(3),
     )
     assert tokens.ratio_K.tolist() == [1, 1, 1]  # whichever of the three was sampled

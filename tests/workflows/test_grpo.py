@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tasks.policy.checkpoint import read_info
-from tasks.records import TRAJECTORY, read_batch
+from tasks.records import SAMPLE, read_batch
 
 ROOT = Path(__file__).parents[2]
 KEYS = {
@@ -227,8 +227,8 @@ def test_without_a_kl_nothing_is_scored(train):
     assert part.stat().st_mtime_ns < (run / "policies" / "00001" / "policy.json").stat().st_mtime_ns
     for iteration in range(2):
         kept, sampled = (read_batch(run / stage / f"{iteration:05d}") for stage in ("trajectories", "rollouts"))
-        assert kept.column_names == [*TRAJECTORY.names, "advantage"]
-        assert kept.select(TRAJECTORY.names).equals(sampled)
+        assert kept.column_names == [*SAMPLE.names, "advantage"]
+        assert kept.select(SAMPLE.names).equals(sampled)
 
 
 def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, home: Path):

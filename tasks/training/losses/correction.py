@@ -3,7 +3,7 @@
 import torch
 
 from tasks.config import AlgorithmConfig
-from tasks.training.losses.tokens import sum_by_trajectory
+from tasks.training.losses.tokens import sum_by
 
 
 def correction_weights(
@@ -14,17 +14,18 @@ def correction_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights [K] without gradient, and which of them the cap changed, bool [K].
 
-        w        = exp(old logprob - generator's logprob), of the token or multiplied over its trajectory
+        w        = exp(old logprob - generator's logprob), of the token or multiplied over its trajectory, all samples
         truncate = min(w, cap)
         mask     = w where 1 / cap <= w <= cap, else 0
 
     `old` is the trainer's log-probability before the stage's first step. The clipped ratio is then to it, and what
     lies between it and the generator, other kernels, other precision, an older version, is this weight: the decoupled
-    objective of Hilton et al. (arXiv:2110.00641), truncated as in IMPALA (arXiv:1802.01561).
+    objective of Hilton et al. (arXiv:2110.00641), truncated as in IMPALA (arXiv:1802.01561). It does not
+    change with the policy in training, and is known for whole trajectories before the first step.
     """
     log_w_K = old_logprobs_K - generator_logprobs_K
     if config.correction_level == "sequence":
-        log_w_K = sum_by_trajectory(log_w_K, trajectory_K)
+        log_w_K = sum_by(log_w_K, trajectory_K)
     w_K = log_w_K.exp()
     if config.correction == "truncate":
         return w_K.clamp(max=config.correction_cap), w_K > config.correction_cap

@@ -17,6 +17,7 @@ def dr_grpo_loss(
     From "Understanding R1-Zero-like training" (arXiv:2503.20783, section 3.2): a sum over each trajectory, whatever its
     length, and the mean over trajectories; dividing by lengths would favour short right replies and long wrong ones.
     The paper further divides by a constant, the generation budget, which only scales the learning rate and is left out.
+    The sum is over all samples of a trajectory, which counts once among the trajectories.
     The other half, advantages that are not divided by the group's deviation, is `algorithm.advantage`; its
     "standardised" is refused with this loss.
     """

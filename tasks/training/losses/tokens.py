@@ -1,6 +1,8 @@
 """What every policy loss reads, and the terms that all of them share.
 
-Axes: K sampled tokens, S trajectories. The trajectories of one call are whole: a sum over a trajectory misses nothing.
+Axes: K sampled tokens, S samples. A trajectory is nearly always one sample, more where the chat template rewrote
+earlier turns (see `records.py`). The samples of one call are whole: a sum over a sample misses nothing. Those of one
+trajectory may be in several calls: of a trajectory, a loss knows the advantage and the number of tokens.
 """
 
 from dataclasses import dataclass
@@ -16,15 +18,15 @@ class Totals:
     parts has the gradient of the step at once. Example: `Totals(tokens=262.0, trajectories=64.0)`."""
 
     tokens: float  # sampled tokens
-    trajectories: float  # trajectories with a sampled token
+    trajectories: float  # trajectories with a sampled token, each once, however many samples it is in
 
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """The sampled tokens of some trajectories, all tensors [K]. Produced by `train.py`, consumed by the losses.
+    """The sampled tokens of some samples, all tensors [K]. Produced by `train.py`, consumed by the losses.
 
-    Example, two trajectories of two tokens and one: logprobs_K = [-0.7, -0.1, -1.2], trajectory_K = [0, 0, 1],
-    advantages_K = [0.5, 0.5, -0.5].
+    Example, three tokens of one trajectory in samples of two tokens and one: logprobs_K = [-0.7, -0.1, -1.2],
+    sample_K = [0, 0, 1], advantages_K = [0.5, 0.5, 0.5], trajectory_tokens_K = [3, 3, 3].
     """
 
     logprobs_K: torch.Tensor  # of the policy in training, at the sampling temperature; carries the gradient
@@ -34,7 +36,8 @@ class SampledTokens:
     weights_K: torch.Tensor  # importance of each token beside the ratio: 1, unless `correction` is on
     reference_logprobs_K: torch.Tensor | None  # of the frozen policy 0; None where the KL is not wanted
     advantages_K: torch.Tensor  # of its trajectory
-    trajectory_K: torch.Tensor  # int64, 0 … S - 1
+    sample_K: torch.Tensor  # int64, 0 … S - 1
+    trajectory_tokens_K: torch.Tensor  # sampled tokens of its trajectory, over all samples, also those of other calls
 
     @property
     def ratio_K(self) -> torch.Tensor:
@@ -42,10 +45,10 @@ class SampledTokens:
         return (self.logprobs_K - self.old_logprobs_K).exp()
 
 
-def sum_by_trajectory(values_K: torch.Tensor, trajectory_K: torch.Tensor) -> torch.Tensor:
-    """Each token gets the sum over its trajectory: [K]."""
-    size = int(trajectory_K.max()) + 1 if len(trajectory_K) else 0
-    return values_K.new_zeros(size).index_add(0, trajectory_K, values_K)[trajectory_K]
+def sum_by(values_K: torch.Tensor, owner_K: torch.Tensor) -> torch.Tensor:
+    """Each token gets the sum over all that have its owner, a sample or a trajectory: [K]."""
+    size = int(owner_K.max()) + 1 if len(owner_K) else 0
+    return values_K.new_zeros(size).index_add(0, owner_K, values_K)[owner_K]
 
 
 def clipped_gain(

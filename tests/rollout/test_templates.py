@@ -1,0 +1,255 @@
+"""Games through the chat templates of pretrained checkpoints: each sample is what the generator saw, word for word."""
+
+import itertools
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.advantage.advantages import add_advantages
+from tasks.buffer.window import select_groups, take
+from tasks.config import AlgorithmConfig, BufferConfig, RolloutConfig, TrainingConfig
+from tasks.environments.catalog import get_environment
+from tasks.policy.chat import Chat, open_chat
+from tasks.policy.checkpoint import seal
+from tasks.reference.score import score_batch
+from tasks.rollout.engine import Completion
+from tasks.rollout.episodes import Episode, play
+from tasks.rollout.rollout import sample_batch
+from tasks.training.checks import mismatch
+from tasks.training.cold_start import imitation, scripted_conversations
+from tasks.training.losses.catalog import LOSSES
+from tasks.training.packing import Ragged, ragged
+from tasks.training.train import train_on
+from tasks.training.trainer import Trainer
+
+TEMPLATES = Path(__file__).parents[1] / "policy" / "templates"
+THOUGHT = "<think>\nOne more will do.\n</think>\n\n"
+CONFIG = RolloutConfig(groups=12, max_groups=12, group_size=4)
+
+# The template, whether thinking is on, what is said before HIT or STAND, and whether each turn begins a sample.
+CASES = {
+    "Qwen2.5": ("Qwen2.5-Instruct", False, "", False),
+    "Qwen2.5, thinking": ("Qwen2.5-Instruct", True, "One more will do.\n", False),
+    "SmolLM2": ("SmolLM2-Instruct", False, "", False),
+    "SmolLM2, thinking": ("SmolLM2-Instruct", True, "One more will do.\n", False),
+    "Qwen3, thinking off": ("Qwen3", False, "", True),  # an empty thought that is in the prompt, not in the history
+    "Qwen3, thinking on": ("Qwen3", True, THOUGHT, True),  # earlier thoughts are left out
+    "Qwen3, thinking on, without a thought": ("Qwen3", True, "", False),  # nothing to leave out
+}
+
+
+@pytest.fixture(scope="module")
+def policies(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes the tiny policy speak through one of the templates."""
+
+    def make(template: str) -> Path:
+        folder = tmp_path_factory.mktemp("policies") / template
+        shutil.copytree(tiny_policy, folder)
+        shutil.copy(TEMPLATES / f"{template}.jinja", folder / "chat_template.jinja")
+        seal(folder, version=0, parent="")
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def qwen3_policy(policies: Callable[[str], Path]) -> Path:
+    """The tiny policy, taught to answer HIT or STAND where Qwen3's prompt without thinking ends."""
+    folder = policies("Qwen3")
+    chat, pieces, masks = Chat(folder), [], []
+    for messages in scripted_conversations(get_environment("blackjack"), "random", range(200)):
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant":
+                prompt, reply = chat.opening(messages[:i]), chat.tokenizer.encode(message["content"])
+                pieces.append([*prompt, *reply, chat.end_id])
+                masks.append([False] * len(prompt) + [True] * (len(reply) + 1))
+    data = Ragged(np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces), np.concatenate(masks))
+    trainer = Trainer(folder, TrainingConfig(learning_rate=5e-3), temperature=1.0, schedule_steps=30)
+    for step in range(30):
+        trainer.step(data, range(step % 10, len(data), 10), imitation)
+        trainer.schedule.step()
+    trainer.export(folder, folder)
+    seal(folder, version=0, parent="")
+    return folder
+
+
+class ScriptedPlayer:
+    """Stands in for the policy: says `words` and HIT in the first two turns of a game, and STAND in the third."""
+
+    def __init__(self, chat: Chat, words: str):
+        self.chat, self.words = chat, words
+        self.seen: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)  # by game: prompt, reply
+
+    def sample(self, prompts: Sequence[list[int]], *, seeds: Sequence[int], **_: Any) -> list[Completion]:
+        replies = []
+        for prompt, game in zip(prompts, seeds, strict=True):
+            text = self.words + ("HIT" if len(self.seen[game]) < 2 else "STAND")
+            # Letter by letter: in more tokens than the tokenizer would take for the text.
+            ids = [t for letter in text for t in self.chat.tokenizer.encode(letter, add_special_tokens=False)]
+            ids.append(self.chat.end_id)
+            self.seen[game].append((list(prompt), ids))
+            replies.append(Completion(ids, [-0.5] * len(ids), cut=False))
+        return replies
+
+
+def played(policy: Path, thinking: bool, words: str) -> tuple[list[Episode], ScriptedPlayer, Chat]:
+    chat, kind = Chat(policy, thinking), get_environment("blackjack", thinking=thinking)
+    player = ScriptedPlayer(chat, words)
+    with closing(kind.open_local()) as games:
+        episodes = play(
+            player,  # pyright: ignore[reportArgumentType]
+            chat,
+            kind.agent,
+            games,
+            range(24),
+            temperature=1.0,
+            max_tokens=64,
+            max_turns=16,
+            sampling_seed=lambda game, turn: game,
+        )
+    return episodes, player, chat
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_sample_is_what_the_generator_saw_and_said(policies: Callable[[str], Path], case: str) -> None:
+    template, thinking, words, splits = CASES[case]
+    episodes, player, chat = played(policies(template), thinking, words)
+    assert {1, 2, 3} <= {e.turns for e in episodes}
+    for game, episode in enumerate(episodes):
+        assert episode.finish_reason == "finished"
+        assert len(episode.transcripts) == (episode.turns if splits else 1)
+        calls = iter(player.seen[game])
+        for transcript in episode.transcripts:
+            spoken, place = np.zeros(len(transcript.token_ids), dtype=bool), 0
+            for i, message in enumerate(transcript.messages):
+                if message["role"] != "assistant" or (splits and i < len(transcript.messages) - 1):
+                    continue
+                prompt, reply = next(calls)
+                place = len(prompt) + len(reply)
+                assert transcript.token_ids[:place] == prompt + reply
+                spoken[len(prompt) : place] = True
+                rendered = chat.tokenizer.apply_chat_template(
+                    transcript.messages[:i], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+                )
+                assert chat.tokenizer.decode(prompt, skip_special_tokens=False) == rendered
+                assert chat.reply(reply) == message["content"]
+            assert place == len(transcript.token_ids)
+            assert transcript.action_mask == spoken.tolist()
+            assert transcript.logprobs == (-0.5 * spoken).tolist()
+        assert next(calls, None) is None  # every reply is in a sample, and in one only
+
+
+def test_what_the_templates_leave_out(policies: Callable[[str], Path]) -> None:
+    # What the tests above compare with, in words: a last prompt of three turns.
+    def last_prompt(case: str) -> str:
+        template, thinking, words, _ = CASES[case]
+        episodes, player, chat = played(policies(template), thinking, words)
+        game = next(game for game, e in enumerate(episodes) if e.turns == 3)
+        return chat.tokenizer.decode(player.seen[game][-1][0], skip_special_tokens=False)
+
+    said = "<|im_start|>assistant\n"
+    thought = last_prompt("Qwen3, thinking on")
+    assert thought.count(f"{said}HIT<|im_end|>") == 2 and "<think>" not in thought and thought.endswith(said)
+    off = last_prompt("Qwen3, thinking off")
+    assert off.count(f"{said}HIT<|im_end|>") == 2 and off.endswith(f"{said}<think>\n\n</think>\n\n")
+    assert off.count("<think>") == 1
+    kept = last_prompt("Qwen2.5, thinking")
+    assert kept.count(f"{said}One more will do.\nHIT<|im_end|>") == 2
+
+
+def batch(policy: Path, config: RolloutConfig = CONFIG) -> tuple[pa.Table, dict[str, float]]:
+    return sample_batch(policy, config, environment="blackjack", url="", run_seed=0, iteration=2)
+
+
+@pytest.mark.parametrize("template", ["Qwen2.5-Instruct", "SmolLM2-Instruct"])
+def test_a_template_that_appends_gives_one_row_a_game(
+    tiny_policy: Path, policies: Callable[[str], Path], template: str
+) -> None:
+    # With a system message both write what the tiny policy's own template does, so that the whole batch is the same.
+    table, metrics = batch(policies(template))
+    assert set(table["sample"].to_pylist()) == {0} and metrics["rollout/samples_mean"] == 1
+    assert table.equals(batch(tiny_policy)[0])
+
+
+def test_a_template_that_rewrites_splits_trajectories_and_counts_them_once(qwen3_policy: Path) -> None:
+    table, metrics = batch(qwen3_policy)
+    complete, found = add_advantages(table)
+    trajectories = defaultdict(list)
+    for row in complete.to_pylist():
+        trajectories[row["trajectory_id"]].append(row)
+    assert len(trajectories) == metrics["rollout/games"] == 48
+    assert {1, 2} <= {len(rows) for rows in trajectories.values()}
+    shared = ("group_id", "seed", "reward", "turns", "invalid", "finish_reason", "advantage")
+    rewards, advantages = defaultdict(list), {}
+    for name, rows in trajectories.items():
+        assert [row["sample"] for row in rows] == list(range(rows[0]["turns"]))  # each turn begins a sample
+        assert all({key: row[key] for key in shared} == {key: rows[0][key] for key in shared} for row in rows)
+        for before, after in itertools.pairwise(rows):
+            assert after["messages"][: len(before["messages"])] == before["messages"]
+        rewards[rows[0]["group_id"]].append(rows[0]["reward"])
+        advantages[name] = rows[0]["advantage"]
+    for name, advantage in advantages.items():
+        group, member = name.rsplit("-", 1)
+        assert advantage == pytest.approx(rewards[group][int(member)] - np.mean(rewards[group]), abs=1e-6)
+
+    first = [rows[0] for rows in trajectories.values()]
+    assert metrics["rollout/reward_mean"] == pytest.approx(np.mean([row["reward"] for row in first]))
+    assert metrics["rollout/turns_mean"] == np.mean([row["turns"] for row in first])
+    assert metrics["rollout/invalid_share"] == np.mean([row["invalid"] for row in first])
+    assert metrics["rollout/groups"] == len(rewards) == 12
+    assert metrics["rollout/groups_kept"] == sum(len(set(r)) > 1 for r in rewards.values()) > 0
+    assert found["advantage/dropped_share"] == pytest.approx(1 - metrics["rollout/groups_kept"] / 12)
+    assert metrics["rollout/samples_mean"] == len(table) / 48 > 1
+    assert metrics["rollout/tokens_mean"] == sum(len(ids) for ids in table["token_ids"].to_pylist()) / 48
+
+    # The trainer, given a sample's tokens, finds the log-probabilities with which they were sampled.
+    data = ragged(table)
+    scores = Trainer(qwen3_policy, TrainingConfig(), temperature=1.0, schedule_steps=1).score(data)
+    logprobs = np.concatenate(table["logprobs"].to_pylist())
+    assert np.abs(scores - logprobs).max() < 1e-4 and logprobs[data.action_mask_N].min() < -0.5
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: str) -> None:
+    # The whole way from the rollout to the steps; where a trajectory counts once, its samples are in one step.
+    training = TrainingConfig(epochs=1, minibatch_size=6, rows=1)
+    algorithm = AlgorithmConfig(name=name, correction="truncate", correction_level="sequence")
+    scored, metrics = score_batch(batch(qwen3_policy)[0], qwen3_policy, training, CONFIG)
+    complete, _ = add_advantages(scored)
+    chosen = select_groups([complete], BufferConfig(), wanted=12, uses={}, policy_version=0, seed=0)
+    window = take([complete], chosen.group_ids)
+    trajectories = len(set(window["trajectory_id"].to_pylist()))
+    assert len(window) > trajectories == metrics["reference/scored"] == chosen.metrics["buffer/trajectories"]
+    assert trajectories == 4 * chosen.metrics["buffer/groups"]
+
+    trainer = Trainer(qwen3_policy, training, temperature=1.0, schedule_steps=1)
+    assert mismatch(trainer, window, algorithm, policy_version=0)["train/mismatch_max"] < 1e-4
+    found, steps = train_on(window, trainer, algorithm, policy_version=0, seed=0)
+    assert found["train/steps"] == round(trajectories / 6)
+    assert steps[0]["ratio_mean"] == pytest.approx(1, abs=1e-4) == steps[0]["weight_mean"]
+    assert all(step["grad_norm"] > 0 for step in steps)
+
+
+def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) -> None:
+    table, _ = batch(qwen3_policy, replace(CONFIG, max_turns=2, cut="drop"))
+    cut = [row for row in table.to_pylist() if row["finish_reason"] == "max_turns"]
+    assert {row["sample"] for row in cut} == {0, 1}
+    for row in cut:
+        assert row["reward"] is None and not any(row["action_mask"]) and not any(row["logprobs"])
+
+
+def test_the_rollout_tells_agent_and_template_of_the_thinking(qwen3_policy: Path) -> None:
+    table, _ = batch(qwen3_policy, replace(CONFIG, thinking=True, max_tokens=16))
+    row = table.to_pylist()[0]
+    assert "Think first" in row["messages"][0]["content"]
+    prompt = row["token_ids"][: row["action_mask"].index(True)]
+    said = open_chat(qwen3_policy, thinking=True).tokenizer.decode(prompt, skip_special_tokens=False)
+    assert said.endswith("<|im_start|>assistant\n")  # with thinking off an empty thought would stand here
