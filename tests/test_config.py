@@ -12,7 +12,9 @@ from tasks.config import (
     BufferConfig,
     EvaluationConfig,
     GrpoConfig,
+    LoraConfig,
     Record,
+    RetentionConfig,
     RolloutConfig,
     Run,
     TinyPolicyConfig,
@@ -27,6 +29,8 @@ RECORDS = [
     TrainingConfig,
     EvaluationConfig,
     TinyPolicyConfig,
+    RetentionConfig,
+    LoraConfig,
 ]
 
 
@@ -45,7 +49,14 @@ def test_one_changed_value_keeps_the_other_defaults() -> None:
     config = GrpoConfig.from_json('{"training": {"epochs": 2}, "rollout": {"temperature": 0.5}}')
     assert (config.training.epochs, config.rollout.temperature) == (2, 0.5)
     assert config.training.learning_rate == TrainingConfig().learning_rate
-    assert config.algorithm == AlgorithmConfig()
+    assert config.algorithm == AlgorithmConfig(max_mismatch=0.02)
+
+
+def test_the_mismatch_allowed_is_that_of_the_precision() -> None:
+    assert GrpoConfig.from_json('{"training": {"dtype": "bfloat16"}}').algorithm.max_mismatch == 0.1
+    assert GrpoConfig.from_json('{"rollout": {"dtype": "bfloat16"}}').algorithm.max_mismatch == 0.1
+    both = '{"rollout": {"dtype": "bfloat16"}, "algorithm": {"max_mismatch": 0.05}}'
+    assert GrpoConfig.from_json(both).algorithm.max_mismatch == 0.05
 
 
 def complaint(record: type[Record], values: dict[str, object]) -> str:
@@ -57,7 +68,7 @@ def complaint(record: type[Record], values: dict[str, object]) -> str:
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
     assert complaint(GrpoConfig, {"trainin": {}}) == (
         'config has an unknown key "trainin" (did you mean "training"?); '
-        "allowed: rollout, algorithm, buffer, training, evaluation, tiny."
+        "allowed: rollout, algorithm, buffer, training, evaluation, retention, tiny."
     )
     nested = complaint(GrpoConfig, {"training": {"learningrate": 1}})
     assert nested.startswith(
@@ -95,7 +106,10 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
         (AlgorithmConfig, "correction", "clip", "algorithm.correction"),
         (AlgorithmConfig, "correction_level", "group", "algorithm.correction_level"),
         (AlgorithmConfig, "correction_cap", 0.5, "algorithm.correction_cap"),
-        (AlgorithmConfig, "max_mismatch", 0, "algorithm.max_mismatch"),
+        (AlgorithmConfig, "max_mismatch", -0.1, "algorithm.max_mismatch"),
+        (RolloutConfig, "near_miss_bonus", -0.5, "rollout.near_miss_bonus"),
+        (RetentionConfig, "last", 2, "retention.last"),
+        (RetentionConfig, "every", 0, "retention.every"),
         (BufferConfig, "max_age", -1, "buffer.max_age"),
         (BufferConfig, "reuse", 0, "buffer.reuse"),
         (BufferConfig, "groups", -1, "buffer.groups"),

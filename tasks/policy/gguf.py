@@ -10,6 +10,7 @@ lost. Needs the packages gguf and accelerate (the extra `dev`), which no stage o
 import argparse
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from tasks.config import require
 from tasks.folders import written_whole
@@ -36,7 +37,7 @@ def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=getattr(torch, dtype))
+    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=getattr(torch, dtype))
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     # Both say that the weights are quantised, which they no longer are.
     del model.config.quantization_config

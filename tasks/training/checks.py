@@ -1,6 +1,6 @@
 """What a training stage makes sure of before its first step.
 
-Axes: R trajectories, N tokens, K sampled tokens (see `packing.py`).
+Axes: R trajectories, N tokens, K sampled tokens (see `rows.py`).
 """
 
 import math

@@ -22,7 +22,8 @@ from tasks.seeds import derived_seed
 from tasks.stages import CACHE_VERSION
 from tasks.training.losses.supervised import supervised_loss
 from tasks.training.losses.tokens import Totals
-from tasks.training.packing import Ragged, Rows
+from tasks.training.packing import Ragged
+from tasks.training.rows import Rows
 from tasks.training.trainer import Trainer
 
 

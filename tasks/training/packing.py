@@ -1,11 +1,13 @@
-"""Samples of many lengths as dense rows of tokens.
+"""Samples of many lengths, and which of them share a row.
 
-Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples one behind the other,
-B rows, T tokens of a row.
+Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples one behind the other.
 
-Several samples share a row, one behind the other; positions start at 0 with each, which is also how the attention mask
-tells them apart. Samples of one trajectory may be in different rows. Nothing is cut: a sample that does not fit a row
-is refused.
+Several samples share a row, and some of them may share a prompt: a *bundle* is the prompt once and behind it, as
+branches, what follows it in each of its samples. What a model computes for a sample is the same in every bundle.
+Samples of one trajectory may be in different rows. Nothing is cut: a sample that does not fit a row is refused.
+
+    row   | prompt  sample 3  sample 7  sample 9 | prompt  sample 2 | …
+            └──────────── a bundle ────────────┘   └─── another ──┘
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from tasks.records import trajectory_numbers
 
@@ -44,7 +45,18 @@ class Ragged:
     @property
     def sampled_R(self) -> np.ndarray:
         """Sampled tokens of each sample."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.action_mask_N)])[self.offsets_R])
+        return np.diff(self._sampled_before[self.offsets_R])
+
+    @property
+    def openings_R(self) -> np.ndarray:
+        """Tokens of each sample before the first that the policy sampled: its prompt."""
+        firsts, ends = self.offsets_R[:-1], self.offsets_R[1:]
+        before = self._sampled_before
+        return np.minimum(np.searchsorted(before, before[firsts], side="right") - 1, ends) - firsts
+
+    @property
+    def _sampled_before(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.action_mask_N)])  # [N + 1]
 
     @property
     def trajectory_sampled_R(self) -> np.ndarray:
@@ -68,81 +80,51 @@ def ragged(table: pa.Table) -> Ragged:
     )
 
 
-def plan_rows(lengths_R: np.ndarray, members: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Spread samples over rows of at most `seq_len` tokens: longest first, each into the first row with room.
+Bundle = list[int]  # samples with one prompt
+Plan = list[list[Bundle]]  # a row at a time
 
-    Raises ValueError when one is longer than a row.
+
+def by_prompt(data: Ragged, members: Sequence[int]) -> list[list[int]]:
+    """The samples `members`, those with the same prompt together; prompts in the order in which they come first."""
+    openings_R = data.openings_R
+    found: dict[bytes, list[int]] = {}
+    for r in members:
+        first = data.offsets_R[r]
+        found.setdefault(data.token_ids_N[first : first + openings_R[r]].tobytes(), []).append(r)
+    return list(found.values())
+
+
+def plan_rows(data: Ragged, members: Sequence[int], seq_len: int, *, share_prompts: bool = False) -> Plan:
+    """Spread samples over rows of at most `seq_len` tokens: longest bundle first, each into the first row with room.
+
+    Without `share_prompts` each sample is a bundle of its own. Raises ValueError when a sample is longer than a row.
     """
+    lengths_R, openings_R = data.lengths_R, data.openings_R
     longest = max((int(lengths_R[r]) for r in members), default=0)
     if longest > seq_len:
         raise ValueError(
             f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
         )
-    rows: list[list[int]] = []
+    bundles: list[tuple[int, Bundle]] = []  # each with its tokens
+    for same in by_prompt(data, members) if share_prompts else [[r] for r in members]:
+        prompt = int(openings_R[same[0]])
+        bundle, size = [], prompt
+        for r in same:
+            more = int(lengths_R[r]) - prompt
+            if size + more > seq_len:  # the prompt once more, in another row
+                bundles.append((size, bundle))
+                bundle, size = [], prompt
+            bundle.append(r)
+            size += more
+        bundles.append((size, bundle))
+    rows: Plan = []
     room: list[int] = []
-    for r in sorted(members, key=lambda r: (-lengths_R[r], r)):
-        length = int(lengths_R[r])
-        row = next((i for i, free in enumerate(room) if free >= length), None)
+    for size, bundle in sorted(bundles, key=lambda b: (-b[0], b[1])):
+        row = next((i for i, free in enumerate(room) if free >= size), None)
         if row is None:
             rows.append([])
             room.append(seq_len)
             row = len(rows) - 1
-        rows[row].append(r)
-        room[row] -= length
+        rows[row].append(bundle)
+        room[row] -= size
     return rows
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Some packed rows, and where in them the policy sampled.
-
-    The logits at place p of a row predict the token at p + 1. For each of the K sampled tokens: `row_K`, `place_K` say
-    where its logits stand, `target_K` which token it was, `source_K` its index in the flat columns.
-    """
-
-    token_ids_BT: torch.Tensor
-    positions_BT: torch.Tensor
-    row_K: torch.Tensor
-    place_K: torch.Tensor
-    target_K: torch.Tensor
-    source_K: np.ndarray
-    sample_K: np.ndarray  # which sample each sampled token belongs to; its tokens are all here
-
-
-def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1) -> Rows:
-    """Lay out the samples of each planned row: as long as the longest row, `length` at least.
-
-    The tail behind the last sample of a row is a document of its own.
-    """
-    T = max([length, *(sum(int(data.lengths_R[r]) for r in row) for row in plan)])
-    token_ids = np.zeros((len(plan), T), dtype=np.int64)
-    positions = np.zeros((len(plan), T), dtype=np.int64)
-    rows, places, targets, sources, samples = [], [], [], [], []
-    for b, members in enumerate(plan):
-        start = 0
-        for r in members:
-            first, last = data.offsets_R[r], data.offsets_R[r + 1]
-            end = start + int(last - first)
-            token_ids[b, start:end] = data.token_ids_N[first:last]
-            positions[b, start:end] = np.arange(end - start)
-            sampled = np.flatnonzero(data.action_mask_N[first:last])
-            rows.append(np.full(len(sampled), b))
-            places.append(start + sampled - 1)
-            targets.append(data.token_ids_N[first + sampled])
-            sources.append(first + sampled)
-            samples.append(np.full(len(sampled), r))
-            start = end
-        positions[b, start:] = np.arange(T - start)
-
-    def joined(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
-
-    return Rows(
-        token_ids_BT=torch.from_numpy(token_ids),
-        positions_BT=torch.from_numpy(positions),
-        row_K=torch.from_numpy(joined(rows)),
-        place_K=torch.from_numpy(joined(places)),
-        target_K=torch.from_numpy(joined(targets)),
-        source_K=joined(sources),
-        sample_K=joined(samples),
-    )

@@ -49,7 +49,7 @@ with _triton_or_placeholder():
 from torchtitan.config import CommConfig, ParallelismConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
-from torchtitan.models.common.attention import FlexAttention, get_causal_mask_mod, get_document_mask_mod
+from torchtitan.models.common.attention import FlexAttention, create_attention_mask
 
 logging.getLogger("torchtitan").setLevel(logging.WARNING)
 logging.getLogger().setLevel(logging.WARNING)
@@ -85,18 +85,27 @@ def inner_attention() -> FlexAttention.Config:
     return DenseMaskAttention.Config() if ON_CPU else FlexAttention.Config()
 
 
-def attention_masks(model, positions_BT: torch.Tensor):
-    """Which token sees which: causal, and only within one document; a document starts where the position is 0.
+def attention_rule(documents_BT: torch.Tensor, branches_BT: torch.Tensor):
+    """Which token sees which: those before it in its document, but of other branches only the prompt, branch 0.
 
-    TorchTitan's own mask functions, evaluated densely on the CPU and as a BlockMask elsewhere.
+    A function of a row, a head, and the places of two tokens, as FlexAttention takes it.
     """
+
+    def sees(b, _head, q, k):
+        same_document = documents_BT[b, q] == documents_BT[b, k]
+        in_sight = (branches_BT[b, k] == 0) | (branches_BT[b, k] == branches_BT[b, q])
+        return (q >= k) & same_document & in_sight
+
+    return sees
+
+
+def attention_masks(documents_BT: torch.Tensor, branches_BT: torch.Tensor):
+    """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere."""
+    (B, T), sees = documents_BT.shape, attention_rule(documents_BT, branches_BT)
     if not ON_CPU:
-        return model.get_attention_masks(positions_BT)
-    B, T = positions_BT.shape
+        return create_attention_mask(sees, B, None, T, T)
     b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]
-    causal, same_document = get_causal_mask_mod(), get_document_mask_mod(positions_BT)
-    none = torch.tensor(0)
-    return (causal(b, none, q, k) & same_document(b, none, q, k))[:, None]
+    return sees(b, None, q, k)[:, None]
 
 
 def join_process_group() -> ParallelDims:

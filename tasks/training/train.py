@@ -1,6 +1,6 @@
 """One training stage: several epochs of optimizer steps on a window, then the next policy version.
 
-Axes: R samples, N tokens, K sampled tokens of a forward pass (see `packing.py`).
+Axes: R samples, N tokens, K sampled tokens of a forward pass (see `rows.py`).
 """
 
 import math
@@ -21,7 +21,8 @@ from tasks.training.checks import batch_names, check_fits, mismatch, trainable
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.correction import correction_weights
 from tasks.training.losses.tokens import SampledTokens, Totals
-from tasks.training.packing import Ragged, Rows, flat
+from tasks.training.packing import Ragged, by_prompt, flat
+from tasks.training.rows import Rows
 from tasks.training.trainer import Loss, Trainer, for_scoring, resume, retire
 
 STEPS = "_steps.csv"  # beside the weights: what every optimizer step measured
@@ -125,13 +126,19 @@ def train_on(
 def minibatches(
     data: Ragged, config: TrainingConfig, *, seed: int, policy_version: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(epoch, number, samples of one optimizer step): each trajectory with a token to train on once an epoch, whole."""
+    """(epoch, number, samples of one optimizer step): each trajectory with a token to train on once an epoch, whole.
+
+    Where prompts are shared, trajectories that begin with the same one stay together.
+    """
     teaching = np.flatnonzero(data.sampled_R)
     samples: dict[int, list[int]] = defaultdict(list)
     for r in teaching.tolist():
         samples[int(data.trajectory_R[r])].append(r)
+    begin = [first for first, *_ in samples.values()]
+    together = by_prompt(data, begin) if config.share_prompts else [[r] for r in begin]
     for epoch in range(config.epochs if len(teaching) else 0):
-        order = np.random.default_rng([seed, policy_version, epoch]).permutation(list(samples))
+        places = np.random.default_rng([seed, policy_version, epoch]).permutation(len(together))
+        order = np.array([data.trajectory_R[r] for place in places for r in together[place]])
         parts = max(1, round(len(order) / config.minibatch_size))
         for number, trajectories in enumerate(np.array_split(order, parts)):
             yield epoch, number, np.array([r for t in trajectories.tolist() for r in samples[t]])

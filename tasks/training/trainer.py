@@ -1,7 +1,7 @@
 """A TorchTitan model with its optimizer and schedule: scores tokens, takes optimizer steps, exports policies.
 
 Composed from TorchTitan's components, for its Trainer class wants an accelerator. Axes: B rows, T tokens, V
-vocabulary, K sampled tokens (see `packing.py`).
+vocabulary, K sampled tokens (see `rows.py`).
 """
 
 import math
@@ -18,7 +18,8 @@ from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import read_info
 from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model
-from tasks.training.packing import Ragged, Rows, build_rows, plan_rows
+from tasks.training.packing import Plan, Ragged, plan_rows
+from tasks.training.rows import Rows, build_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils
 from tasks.training.weights import export_weights
 
@@ -93,19 +94,18 @@ class Trainer:
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
-        positions_BT = rows.positions_BT.to(self.device)
         hidden_BTD = self.model(
             rows.token_ids_BT.to(self.device),
-            positions=positions_BT,
-            attention_masks=attention_masks(self.model, positions_BT),
+            positions=rows.positions_BT.to(self.device),
+            attention_masks=attention_masks(rows.documents_BT.to(self.device), rows.branches_BT.to(self.device)),
         )
         # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
         logits_KV = self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None])[0]
         return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+    def plan(self, data: Ragged, members: Sequence[int]) -> Plan:
         """Which samples share a row."""
-        return plan_rows(data.lengths_R, members, self.config.seq_len)
+        return plan_rows(data, members, self.config.seq_len, share_prompts=self.config.share_prompts)
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
         """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank."""

@@ -5,16 +5,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_mask
 
-from tasks.training.packing import Ragged, build_rows, flat, plan_rows, ragged
+from tasks.training.packing import Ragged, by_prompt, flat, plan_rows, ragged
+from tasks.training.rows import build_rows
+from tasks.training.titan import attention_masks, attention_rule
 
 # A: 11 12 13, of which 12 and 13 were sampled. B: 21 22, of which 22 was.
 TWO = Ragged(np.array([0, 3, 5]), np.array([11, 12, 13, 21, 22]), np.array([False, True, True, False, True]))
 
 
 def test_two_trajectories_in_one_row_by_hand() -> None:
-    assert plan_rows(TWO.lengths_R, [0, 1], seq_len=6) == [[0, 1]]
-    rows = build_rows(TWO, [[0, 1]])
+    assert plan_rows(TWO, [0, 1], seq_len=6) == [[[0], [1]]]
+    rows = build_rows(TWO, [[[0], [1]]])
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1]]
     assert rows.row_K.tolist() == [0, 0, 0]
@@ -25,8 +28,8 @@ def test_two_trajectories_in_one_row_by_hand() -> None:
 
 
 def test_two_rows_by_hand() -> None:
-    assert plan_rows(TWO.lengths_R, [1, 0], seq_len=4) == [[0], [1]]  # the longest first
-    rows = build_rows(TWO, [[0], [1]])
+    assert plan_rows(TWO, [1, 0], seq_len=4) == [[[0]], [[1]]]  # the longest first
+    rows = build_rows(TWO, [[[0]], [[1]]])
     assert rows.token_ids_BT.tolist() == [[11, 12, 13], [21, 22, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2], [0, 1, 0]]  # what fills the row up is a document of its own
     assert (rows.row_K.tolist(), rows.place_K.tolist()) == ([0, 0, 1], [0, 1, 0])
@@ -34,7 +37,7 @@ def test_two_rows_by_hand() -> None:
 
 
 def test_a_row_filled_up_to_a_length_by_hand() -> None:
-    rows, packed = build_rows(TWO, [[0, 1]], length=8), build_rows(TWO, [[0, 1]], length=4)
+    rows, packed = build_rows(TWO, [[[0], [1]]], length=8), build_rows(TWO, [[[0], [1]]], length=4)
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22, 0, 0, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
     assert packed.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]  # and never cut
@@ -64,10 +67,10 @@ def test_an_empty_row_for_a_rank_without_work() -> None:
 
 
 def test_a_trajectory_that_does_not_fit_is_refused_and_never_cut() -> None:
-    assert plan_rows(TWO.lengths_R, [0], seq_len=3) == [[0]]
+    assert plan_rows(TWO, [0], seq_len=3) == [[[0]]]
     with pytest.raises(ValueError, match=r"^training.seq_len is 2; allowed: at least 3, the longest trajectory's "):
-        plan_rows(TWO.lengths_R, [0, 1], seq_len=2)
-    assert plan_rows(TWO.lengths_R, [1], seq_len=2) == [[1]]  # only members count
+        plan_rows(TWO, [0, 1], seq_len=2)
+    assert plan_rows(TWO, [1], seq_len=2) == [[[1]]]  # only members count
 
 
 def test_columns_of_a_table_in_pieces() -> None:
@@ -98,14 +101,15 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
     trajectories = Ragged(offsets, 1 + np.arange(offsets[-1]), np.concatenate([np.array(m) for m in masks]))
     members = data.draw(st.lists(st.integers(0, len(masks) - 1), unique=True, min_size=1))
 
-    plan = plan_rows(trajectories.lengths_R, members, seq_len)
-    assert sorted(r for row in plan for r in row) == sorted(members)
-    assert all(sum(len(masks[r]) for r in row) <= seq_len for row in plan)
+    plan = plan_rows(trajectories, members, seq_len)
+    packed = [[r for (r,) in row] for row in plan]  # each is a bundle of its own
+    assert sorted(r for row in packed for r in row) == sorted(members)
+    assert all(sum(len(masks[r]) for r in row) <= seq_len for row in packed)
 
     rows = build_rows(trajectories, plan)
     tokens, positions = rows.token_ids_BT.numpy(), rows.positions_BT.numpy()
     assert tokens.shape[1] <= seq_len
-    for b, row in enumerate(plan):
+    for b, row in enumerate(packed):
         whole = [token for r in row for token in 1 + np.arange(offsets[r], offsets[r + 1])]
         assert tokens[b].tolist() == whole + [0] * (tokens.shape[1] - len(whole))
         starts = np.flatnonzero(positions[b] == 0)[: len(row)]
@@ -117,3 +121,72 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
     assert (tokens[row, place + 1] == rows.target_K.numpy()).all()
     assert (rows.target_K.numpy() == trajectories.token_ids_N[rows.source_K]).all()
     assert (positions[row, place + 1] == positions[row, place] + 1).all()  # of the same trajectory
+
+
+# Prompt 5 6 with the branches 7 8 and 9; prompt 5 with 6 7, where the policy sampled what others were given; 5 6 alone.
+SHARED = Ragged(
+    np.array([0, 4, 7, 10, 12]),
+    np.array([5, 6, 7, 8, 5, 6, 9, 5, 6, 7, 5, 6]),
+    np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0], dtype=bool),
+)
+
+
+def test_prompts_are_what_stands_before_the_first_sampled_token() -> None:
+    assert SHARED.openings_R.tolist() == [2, 2, 1, 2]
+    assert by_prompt(SHARED, [0, 1, 2, 3]) == [[0, 1, 3], [2]]
+    assert by_prompt(SHARED, [2, 1]) == [[2], [1]]
+
+
+def test_a_shared_prompt_by_hand() -> None:
+    assert plan_rows(SHARED, [0, 1, 2], seq_len=8, share_prompts=True) == [[[0, 1], [2]]]
+    rows = build_rows(SHARED, [[[0, 1], [2]]], length=10)
+    assert rows.token_ids_BT.tolist() == [[5, 6, 7, 8, 9, 5, 6, 7, 0, 0]]
+    assert rows.positions_BT.tolist() == [[0, 1, 2, 3, 2, 0, 1, 2, 0, 1]]
+    assert rows.documents_BT.tolist() == [[0, 0, 0, 0, 0, 1, 1, 1, 2, 2]]
+    assert rows.branches_BT.tolist() == [[0, 0, 1, 1, 2, 0, 1, 1, 0, 0]]
+    assert rows.target_K.tolist() == [7, 8, 9, 6, 7]
+    assert rows.place_K.tolist() == [1, 2, 1, 5, 6]  # 7 and 9 are both predicted by the end of their prompt
+    assert rows.source_K.tolist() == [2, 3, 6, 8, 9]
+    assert rows.sample_K.tolist() == [0, 0, 1, 2, 2]
+
+
+def test_a_prompt_stands_once_in_each_row_that_needs_it() -> None:
+    assert plan_rows(SHARED, [0, 1, 2], seq_len=4, share_prompts=True) == [[[0]], [[1]], [[2]]]
+    assert plan_rows(SHARED, [0, 1], seq_len=5, share_prompts=True) == [[[0, 1]]]
+
+
+@given(data=st.data(), seq_len=st.integers(10, 24))
+def test_a_branch_sees_exactly_its_sample(data: st.DataObject, seq_len: int) -> None:
+    samples = data.draw(
+        st.lists(
+            st.tuples(st.sampled_from([(1,), (1, 2), (1, 2, 3), (2,)]), st.lists(st.integers(1, 3), max_size=5)),
+            min_size=1,
+            max_size=9,
+        )
+    )
+    tokens = [[*prompt, *reply] for prompt, reply in samples]
+    ragged_ = Ragged(
+        np.cumsum([0, *map(len, tokens)]),
+        np.concatenate([np.array(t) for t in tokens]),
+        np.concatenate([np.arange(len(p) + len(r)) >= len(p) for p, r in samples]),
+    )
+    plan = plan_rows(ragged_, range(len(samples)), seq_len, share_prompts=True)
+    rows = build_rows(ragged_, plan)
+    assert rows.token_ids_BT.shape[1] <= seq_len
+    mask = attention_masks(rows.documents_BT, rows.branches_BT)[:, 0].numpy()
+    assert sorted(rows.source_K.tolist()) == np.flatnonzero(ragged_.action_mask_N).tolist()
+    for b, place, target, source, r in zip(
+        rows.row_K.tolist(), rows.place_K.tolist(), rows.target_K.tolist(), rows.source_K, rows.sample_K, strict=True
+    ):
+        behind = source - ragged_.offsets_R[r]
+        seen = np.flatnonzero(mask[b, place])
+        assert rows.token_ids_BT[b, seen].tolist() == tokens[r][:behind]  # all before it, in order, and nothing else
+        assert rows.positions_BT[b, seen].tolist() == list(range(behind))
+        assert target == tokens[r][behind]
+
+
+def test_flex_attention_is_given_the_same_mask() -> None:
+    rows = build_rows(SHARED, [[[0, 1], [2]], [[3, 1, 0]]])
+    dense = attention_masks(rows.documents_BT, rows.branches_BT)
+    flex = create_mask(attention_rule(rows.documents_BT, rows.branches_BT), 2, 1, *dense.shape[-2:], device="cpu")
+    assert dense.tolist() == flex.tolist()

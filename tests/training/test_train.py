@@ -26,7 +26,8 @@ from tasks.training.checks import check_fits, mismatch, trainable
 from tasks.training.lora import ADAPTER
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.tokens import Totals
-from tasks.training.packing import Ragged, Rows, build_rows, plan_rows, ragged
+from tasks.training.packing import Ragged, plan_rows, ragged
+from tasks.training.rows import Rows, build_rows
 from tasks.training.train import minibatches, next_policy, train_on
 from tasks.training.trainer import Trainer
 
@@ -424,7 +425,7 @@ def test_every_sampled_token_is_trained_on_at_most_reuse_times_epochs(
         uses = chosen.uses
         data, _ = trainable(take(recent, chosen.group_ids))
         for _, _, members in minibatches(data, training, seed=0, policy_version=version):
-            packed = build_rows(data, plan_rows(data.lengths_R, members, training.seq_len))
+            packed = build_rows(data, plan_rows(data, members, training.seq_len))
             counts.update(packed.target_K.tolist())
     learned = {t for b in batches for row in b.to_pylist() if row["advantage"] for t in row["token_ids"][1:]}
     assert set(counts) <= learned
