@@ -74,7 +74,7 @@ def _config_json(policy: Path) -> dict[str, Any]:
 
 
 def listed(needs: Mapping[str, float]) -> str:
-    """`training 20.7, generator 9.5, working 29.0`, in GiB."""
+    """`training 20.7, generator 8.9, working 35.1`, in GiB."""
     return ", ".join(f"{name} {size / GIB:.1f}" for name, size in needs.items())
 
 

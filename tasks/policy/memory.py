@@ -84,11 +84,13 @@ def sampled_tokens(training: TrainingConfig, max_tokens: int) -> int:
     return min(training.rows * training.seq_len, training.minibatch_size * max_tokens)
 
 
-def training_role(config: Mapping[str, Any], training: TrainingConfig, max_tokens: int, *, ranks: int = 1) -> Role:
+def training_role(
+    config: Mapping[str, Any], training: TrainingConfig, max_tokens: int, *, ranks: int = 1, lag: int = 0
+) -> Role:
     """The trainer: weights and Adam's moments rest; on top come gradients, and activations or a copy of the weights.
 
     The weights are float32 always, over `ranks` in equal parts. The copy is what the optimizer's square roots and the
-    gathered export take, and with lag 1 the second scorer, none of them beside activations.
+    gathered export take; with lag 1 a second scorer has the sampler's weights. Neither is there beside activations.
     """
     whole = parameters(config) * FLOAT32
     trained = trained_parameters(config, training.lora) * FLOAT32 / ranks
@@ -97,8 +99,9 @@ def training_role(config: Mapping[str, Any], training: TrainingConfig, max_token
     tokens = training.rows * training.seq_len
     activations = config["num_hidden_layers"] * tokens * block_floats(config, training.seq_len) * width
     logits = TRAINED_LOGITS * sampled_tokens(training, max_tokens) * config["vocab_size"] * FLOAT32
-    unsharded = 2 * _embeddings(config) * width  # of the embeddings and the head, kept whole from forward to backward
-    work = max(activations + logits + unsharded, whole, _scoring(config, training, max_tokens))
+    head = 2 * _embeddings(config) * width  # FSDP's whole copy of the output head, and its gradient
+    scoring = _scoring(config, training, max_tokens)
+    work = max(activations + logits + head, whole, scoring + (whole if lag else 0))
     return Role(resident=HEAP * (whole / ranks + copy + 2 * trained), working=HEAP * (trained + work))
 
 
@@ -138,14 +141,14 @@ def cache_bytes(config: Mapping[str, Any], rollout: RolloutConfig) -> int:
     return config["max_position_embeddings"] * token
 
 
-def expected(config_json: Mapping[str, Any], config: GrpoConfig, *, gpu: float = 0) -> dict[str, float]:
+def expected(config_json: Mapping[str, Any], config: GrpoConfig, *, lag: int = 0, gpu: float = 0) -> dict[str, float]:
     """Bytes of a whole run in one process, by role: what each rests on, and `working`, the most that one adds.
 
-    Example, Qwen2.5-1.5B with the defaults on a CPU, in GiB: training 20.7, generator 9.5, reference 5.8, libraries
-    0.8, working 29.0.
+    Example, Qwen2.5-1.5B with the defaults on a CPU, in GiB: training 20.7, generator 8.9, reference 5.8, libraries
+    0.8, working 35.1.
     """
     roles = {
-        "training": training_role(config_json, config.training, config.rollout.max_tokens),
+        "training": training_role(config_json, config.training, config.rollout.max_tokens, lag=lag),
         "generator": generator_role(config_json, config.rollout, gpu=gpu),
     }
     if config.algorithm.kl_coefficient:

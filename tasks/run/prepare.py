@@ -74,14 +74,16 @@ def check_task(*, policy: str, environment: str, environment_url: str, hub_names
     return known
 
 
-def check_memory(config_json: Mapping[str, Any], policy: str, config: GrpoConfig, *, here: bool) -> dict[str, float]:
+def check_memory(
+    config_json: Mapping[str, Any], policy: str, config: GrpoConfig, *, lag: int, here: bool
+) -> dict[str, float]:
     """Bytes that each role of the run is expected to take.
 
     `here`: all stages run in this process, one by one, and stay warm. Then ValueError, in one sentence, when they do
     not fit in this machine. On a cluster each stage asks the machine that it gets, when it begins.
     """
     gpu = machine.gpu_bytes() if here else 0
-    needs = expected(config_json, config, gpu=gpu)
+    needs = expected(config_json, config, lag=lag, gpu=gpu)
     if here:
         machine.check_room(needs, policy)
         machine.check_cache(config_json, config.rollout, gpu=gpu)

@@ -18,7 +18,7 @@ def prepare(
 ) -> Run:
     """Check every input, then open the run or find it again."""
     from tasks.folders import use_scratch_folder
-    from tasks.policy.machine import listed
+    from tasks.policy.machine import GIB, listed, memory_left
     from tasks.run.prepare import check_inputs, check_memory, open_run
     from tasks.tracking import console
 
@@ -34,8 +34,9 @@ def prepare(
     known = check_inputs(**inputs, config=config)  # type: ignore[arg-type]
     state = FlyteContextManager.current_context().execution_state
     here = state is not None and state.is_local_execution()
-    needs = check_memory(known, policy, config, here=here)
+    needs = check_memory(known, policy, config, lag=lag, here=here)
     use_scratch_folder()
     run = open_run(inputs, config, needs)
-    console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}")
+    left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
+    console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return run

@@ -108,7 +108,9 @@ def test_policy_directories_that_cannot_be_trained_are_refused(home: Path):
         assert not (home / "runs").exists()
 
 
-def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     inputs = {"run_name": "monday", "policy": "tiny", "environment": "blackjack", "environment_url": ""}
     numbers = {"iterations": 1, "seed": 0, "lag": 0}
@@ -117,6 +119,7 @@ def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(home: Path, monkeypa
     remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
     with FlyteContextManager.with_context(context.with_execution_state(remote)):
         run = prepare.task_function(**inputs, **numbers, config=config)
+    assert "run monday, expected memory in GiB: training " in capsys.readouterr().out
     assert run.name == "monday" and (home / "runs" / "monday" / "run.json").is_file()
 
     from tasks.tracking.mlflow_store import client
