@@ -274,7 +274,7 @@ def test_a_training_step_takes_what_was_expected(tiny_policy: Path, tmp_path: Pa
     policy = make_checkpoint(tiny_policy, tmp_path / "policy", {"model_type": "llama", "head_dim": 64, **sizes})
     config_json = json.loads((policy / "config.json").read_text())
     assert parameters(config_json) == 50_600_960
-    training = TrainingConfig(rows=4, seq_len=256, minibatch_size=4)
+    training = TrainingConfig(rows=8, seq_len=256, minibatch_size=8)
     done = subprocess.run(
         [sys.executable, "-c", STEPS, str(policy), training.to_json()],
         cwd=ROOT,
@@ -283,5 +283,6 @@ def test_a_training_step_takes_what_was_expected(tiny_policy: Path, tmp_path: Pa
         check=True,
     )
     role = training_role(config_json, training, max_tokens=4)
-    # Found: 0.95 to 1.3, as the holes in the heap come out, and as gradients come while activations go.
-    assert 0.7 < (role.resident + role.working) / int(done.stdout) < 1.4, (role, done.stdout)
+    # About 1, as glibc's heap does; 1.24 without holes in it, for gradients come while activations go.
+    ratio = (role.resident + role.working) / int(done.stdout)
+    assert 0.7 < ratio < 1.4, ratio
