@@ -22,7 +22,7 @@ from tasks.training.titan import attention_masks
 from tasks.training.trainer import Trainer
 
 PLAIN = {
-    "vocab_size": 320,
+    "vocab_size": 384,  # more than the 341 tokens of its tokenizer, as padded vocabularies have
     "hidden_size": 64,
     "intermediate_size": 160,
     "num_hidden_layers": 1,

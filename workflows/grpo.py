@@ -69,7 +69,8 @@ def grpo(
     Args:
         run_name: Folder under runs/ and name in MLflow; an interrupted run of this name goes on. Default: made from
             the date.
-        policy: "tiny", made on the spot, or the directory of a Hugging Face checkpoint.
+        policy: "tiny", made on the spot, or a Hugging Face checkpoint: its directory, or its name on the hub,
+            owner/name or owner/name@revision.
         environment: What the policy acts in: blackjack.
         environment_url: URL of a running OpenEnv server. Default: the environment lives in the rollout process.
         iterations: Policy versions to train.

@@ -9,6 +9,8 @@ rollout, the reference, the training and the evaluation. A directory without its
 import hashlib
 import json
 import shutil
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ from typing import Any
 from tasks.config import Record
 from tasks.folders import written_whole
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
-from tasks.policy.weights import stored_tensors, weights_dtype
+from tasks.policy.vocabulary import check_vocabulary
+from tasks.policy.weights import INDEX, files_in_index, stored_tensors, weights_dtype
 
 REMOVED = "_removed.txt"  # all that is left of a version that a run did not keep
+SETTLED_NS = 2_000_000_000  # a file this long unchanged cannot be written anew without another time of change
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,28 @@ def digest(folder: Path) -> str:
     total = hashlib.sha256()
     for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
         total.update(path.name.encode())
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+        total.update(_file_hash(path))
     return total.hexdigest()
+
+
+_hashes: dict[tuple[int, ...], bytes] = {}
+
+
+def _file_hash(path: Path) -> bytes:
+    """SHA-256 of a file, remembered in this process: a stage asks several times, and weights have gigabytes.
+
+    A file is known by device, inode, size and the times of its last change, not by its path, so that it may be moved.
+    What changes without any of these, as a failing disk does, goes unnoticed until the next process asks.
+    """
+    stat = path.stat()
+    key = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    if key not in _hashes:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").digest()
+        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < SETTLED_NS:
+            return found
+        _hashes[key] = found
+    return _hashes[key]
 
 
 def seal(folder: Path, version: int, parent: str) -> PolicyInfo:
@@ -60,29 +83,41 @@ def read_info(folder: Path) -> PolicyInfo:
     return info
 
 
-def check_checkpoint(folder: Path) -> dict[str, Any]:
+def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] | None = None) -> dict[str, Any]:
     """The config.json of a Hugging Face directory that this project can train.
 
-    Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another architecture, and for
-    what its architecture has in transformers and not here.
+    `name` is what the user called it, its path unless given; `weights` the names of its weight files where they are not
+    there yet. Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another
+    architecture, and for what its architecture has in transformers and not here.
     """
+    name = name or str(folder)
     allowed = f'"tiny" or a directory with a Hugging Face checkpoint of {" or ".join(ARCHITECTURES)}'
     if not folder.is_dir():
-        raise ValueError(f'policy is "{folder}", which is no directory; allowed: {allowed}.')
+        raise ValueError(f'policy is "{name}", which is no directory; allowed: {allowed}.')
     if not (folder / "config.json").is_file():
-        raise ValueError(f'policy is "{folder}", which has no config.json; allowed: {allowed}.')
+        raise ValueError(f'policy is "{name}", which has no config.json; allowed: {allowed}.')
     config = json.loads((folder / "config.json").read_text())
     if config.get("model_type") not in ARCHITECTURES:
-        raise ValueError(f'policy is "{folder}" of architecture {config.get("model_type")}; allowed: {allowed}.')
+        raise ValueError(f'policy is "{name}" of architecture {config.get("model_type")}; allowed: {allowed}.')
     if not (folder / "tokenizer.json").is_file():
-        raise ValueError(f'policy is "{folder}", which has no tokenizer.json; allowed: {allowed}, with its tokenizer.')
+        raise ValueError(f'policy is "{name}", which has no tokenizer.json; allowed: {allowed}, with its tokenizer.')
     if not _has_chat_template(folder):
-        raise ValueError(f'policy is "{folder}", whose tokenizer has no chat template; allowed: {allowed} for chat.')
-    if not any(folder.glob("*.safetensors")):
-        raise ValueError(f'policy is "{folder}", which has no *.safetensors weights; allowed: {allowed}.')
+        raise ValueError(f'policy is "{name}", whose tokenizer has no chat template; allowed: {allowed} for chat.')
+    here = weights is None
+    weights = [path.name for path in folder.glob("*.safetensors")] if weights is None else weights
+    if not weights:
+        raise ValueError(f'policy is "{name}", which has no *.safetensors weights; allowed: {allowed}.')
+    if missing := files_in_index(folder) - set(weights):
+        raise ValueError(
+            f'policy is "{name}", whose {INDEX} names {", ".join(sorted(missing))}, which is not there; allowed: '
+            f"{allowed}, with all of its weights."
+        )
     check_architecture(config)
-    stored_tensors(folder)
-    weights_dtype(folder, config)
+    check_vocabulary(folder, name, config["vocab_size"])
+    if here:
+        stored_tensors(folder)
+    if here or config.get("dtype") or config.get("torch_dtype"):
+        weights_dtype(folder, config)
     return config
 
 

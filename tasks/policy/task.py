@@ -11,16 +11,21 @@ from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 
 @task(cache=True, cache_version=CACHE_VERSION)
 def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
-    """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint."""
+    """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint, from a directory or from the hub."""
+    from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
     from tasks.tracking import console
-    from tasks.training.cold_start import tiny_policy
 
     with failing_loudly(run):
         if policy == "tiny":
+            from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
+
             console.stage("policy tiny: cold start")
             thinking = config.rollout.thinking
             source = tiny_policy(config.tiny, config.training, run.environment, run.seed, thinking=thinking)
+        elif hub.is_hub_name(policy):
+            console.stage(f"policy {policy}: from the hub")
+            source = hub.fetch(policy)
         else:
             source = Path(policy)
         folder = stage_folder(run, "policies", 0)

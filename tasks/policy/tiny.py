@@ -7,6 +7,7 @@ transformers, vLLM and TorchTitan open it like any other. It is born random; the
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tasks.config import TinyPolicyConfig
 
@@ -45,6 +46,22 @@ def make_tokenizer(texts: Iterable[str], folder: Path) -> int:
     return len(chat)
 
 
+def shape(config: TinyPolicyConfig, vocabulary: int = VOCABULARY) -> dict[str, Any]:
+    """The sizes in the config.json of the policy that `make_weights` writes."""
+    return {
+        "model_type": "qwen3",
+        "vocab_size": vocabulary,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": 3 * config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "head_dim": config.hidden_size // config.heads,
+        "max_position_embeddings": POSITIONS,
+        "tie_word_embeddings": False,
+    }
+
+
 def make_weights(config: TinyPolicyConfig, vocabulary: int, end_id: int, pad_id: int, seed: int, folder: Path) -> None:
     """Write a randomly initialised Qwen3 checkpoint: float32, output head of its own."""
     import torch
@@ -52,16 +69,10 @@ def make_weights(config: TinyPolicyConfig, vocabulary: int, end_id: int, pad_id:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    shape = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=config.hidden_size,
-        intermediate_size=3 * config.hidden_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.heads,
-        head_dim=config.hidden_size // config.heads,
-        max_position_embeddings=POSITIONS,
-        tie_word_embeddings=False,
+    sizes = shape(config, vocabulary)
+    sizes.pop("model_type")
+    whole = Qwen3Config(
+        **sizes,
         bos_token_id=None,
         eos_token_id=end_id,
         pad_token_id=pad_id,
@@ -69,6 +80,6 @@ def make_weights(config: TinyPolicyConfig, vocabulary: int, end_id: int, pad_id:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(shape)
+        model = Qwen3ForCausalLM(whole)
     model.generation_config = GenerationConfig(eos_token_id=end_id, pad_token_id=pad_id)
     model.save_pretrained(folder)

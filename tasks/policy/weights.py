@@ -23,21 +23,19 @@ class Stored:
     shape: tuple[int, ...]
 
 
+def files_in_index(folder: Path) -> set[str]:
+    """The weight files that a checkpoint in several says it has."""
+    index = folder / INDEX
+    return set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+
+
 def stored_tensors(folder: Path) -> dict[str, Stored]:
     """Every tensor of a checkpoint by name.
 
-    Raises ValueError, in one sentence, for a file that the index names and that is not there, a file that cannot be
-    read, and a tensor in two files.
+    Raises ValueError, in one sentence, for a file that cannot be read, and a tensor in two files.
     """
     from safetensors import SafetensorError, safe_open
 
-    if (folder / INDEX).is_file():
-        for name in sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values())):
-            if not (folder / name).is_file():
-                raise ValueError(
-                    f'policy is "{folder}", whose {INDEX} names {name}, which is not there; allowed: all files that '
-                    f"the index names."
-                )
     found: dict[str, Stored] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import RolloutConfig
+from tasks.policy import hub, machine
 from tasks.policy.checkpoint import read_info
 
 
@@ -130,9 +131,9 @@ def _set_environment(config: RolloutConfig) -> None:
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",  # policies are local directories
     }.items():
         os.environ.setdefault(name, value)
+    hub.stay_offline()
 
 
 _warm: dict[str, Engine] = {}
@@ -145,6 +146,7 @@ def open_engine(policy: Path, config: RolloutConfig) -> Engine:
     key = json.dumps([shape, config.dtype, config.kv_cache_gib, config.gpu_memory_utilization], sort_keys=True)
     if key not in _warm:
         _warm.clear()  # one at a time: each holds its share of the memory
+        machine.check_generator(policy, config)
         _warm[key] = Engine(policy, config)
     _warm[key].load(policy, info.digest)
     return _warm[key]

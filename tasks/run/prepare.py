@@ -3,14 +3,19 @@
 import json
 import re
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tasks.config import GrpoConfig, Run, require
 from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
 from tasks.folders import run_folder, written_whole
+from tasks.policy import hub, machine
 from tasks.policy.architectures import check_head_size
 from tasks.policy.checkpoint import check_checkpoint
+from tasks.policy.memory import GIB, expected
+from tasks.policy.tiny import shape
 from tasks.tracking import mlflow_run
 
 
@@ -24,8 +29,8 @@ def check_inputs(
     seed: int,
     lag: int,
     config: GrpoConfig,
-) -> None:
-    """Raise ValueError, in one sentence, for an input that a training cannot work with."""
+) -> dict[str, Any]:
+    """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with."""
     name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
     require(
         run_name == "" or re.fullmatch(name, run_name) is not None,
@@ -42,24 +47,53 @@ def check_inputs(
         config.buffer.max_age,
         f"{lag} or more with lag {lag}, every batch is that old when it is trained on",
     )
-    check_task(policy=policy, environment=environment, environment_url=environment_url)
+    known = check_task(policy=policy, environment=environment, environment_url=environment_url, hub_names=True)
+    return known or shape(config.tiny)
 
 
-def check_task(*, policy: str, environment: str, environment_url: str) -> None:
-    """Raise ValueError for a policy or an environment that is not there."""
+def check_task(*, policy: str, environment: str, environment_url: str, hub_names: bool = False) -> dict[str, Any]:
+    """The config.json of a policy directory, or of a name on the hub; empty for `tiny`, which is yet to be made.
+
+    Raises ValueError for a policy or an environment that is not there.
+    """
     require(environment in ENVIRONMENT_NAMES, "environment", environment, ", ".join(ENVIRONMENT_NAMES))
-    if policy != "tiny":
-        check_head_size(check_checkpoint(Path(policy)))
+    known: dict[str, Any] = {}
+    if hub_names and hub.is_hub_name(policy):
+        folder, weights = hub.look(policy)
+        known = check_checkpoint(folder, name=policy, weights=weights)
+    elif policy != "tiny":
+        known = check_checkpoint(Path(policy))
+    if known:
+        check_head_size(known)
     if environment_url:
         games = get_environment(environment).connect(environment_url)
         try:
             games.reset([0])
         finally:
             games.close()
+    return known
 
 
-def open_run(inputs: dict[str, object], config: GrpoConfig) -> Run:
+def check_memory(
+    config_json: Mapping[str, Any], policy: str, config: GrpoConfig, *, lag: int, here: bool
+) -> dict[str, float]:
+    """Bytes that each role of the run is expected to take.
+
+    `here`: all stages run in this process, one by one, and stay warm. Then ValueError, in one sentence, when they do
+    not fit in this machine. On a cluster each stage asks the machine that it gets, when it begins.
+    """
+    gpu = machine.gpu_bytes() if here else 0
+    needs = expected(config_json, config, lag=lag, gpu=gpu)
+    if here:
+        machine.check_room(needs, policy)
+        machine.check_cache(config_json, config.rollout, gpu=gpu)
+    return needs
+
+
+def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, float]) -> Run:
     """The identity of a training: a new one, or that of the run of the same name that it goes on with.
+
+    `needs`, bytes by role, become parameters of the MLflow run.
 
     Raises ValueError when a run of this name was started with other inputs.
     """
@@ -90,7 +124,7 @@ def open_run(inputs: dict[str, object], config: GrpoConfig) -> Run:
             uri=uri,
             name=name,
             token=token,
-            parameters=_flat(wanted),
+            parameters={**_flat(wanted), **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()}},
             tags={"grpo.environment": str(inputs["environment"])},
         ),
         tracking_uri=uri,

@@ -1,6 +1,6 @@
 """Flyte shell of the first stage."""
 
-from flytekit import task
+from flytekit import FlyteContextManager, task
 
 from tasks.config import GrpoConfig, Run
 
@@ -18,7 +18,8 @@ def prepare(
 ) -> Run:
     """Check every input, then open the run or find it again."""
     from tasks.folders import use_scratch_folder
-    from tasks.run.prepare import check_inputs, open_run
+    from tasks.policy.machine import GIB, listed, memory_left
+    from tasks.run.prepare import check_inputs, check_memory, open_run
     from tasks.tracking import console
 
     inputs = {
@@ -30,8 +31,12 @@ def prepare(
         "seed": seed,
         "lag": lag,
     }
-    check_inputs(**inputs, config=config)  # type: ignore[arg-type]
+    known = check_inputs(**inputs, config=config)  # type: ignore[arg-type]
+    state = FlyteContextManager.current_context().execution_state
+    here = state is not None and state.is_local_execution()
+    needs = check_memory(known, policy, config, lag=lag, here=here)
     use_scratch_folder()
-    run = open_run(inputs, config)
-    console.stage(f"run {run.name}")
+    run = open_run(inputs, config, needs)
+    left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
+    console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return run

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tasks.config import LoraConfig, TrainingConfig
+from tasks.policy import machine
 from tasks.policy.checkpoint import read_info
 from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model
@@ -199,6 +200,7 @@ def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> 
     key = f"{read_info(policy).digest} {temperature} {config.to_json()}"
     if key not in _scorers:
         _scorers.clear()
+        machine.check_trainer(policy, config, scores_only=True)
         _scorers[key] = Trainer(policy, config, temperature=temperature, schedule_steps=1)
     return _scorers[key]
 
@@ -226,6 +228,7 @@ def resume(
     _resting.clear()
     if warm is not None and state is not None:
         return warm
+    machine.check_trainer(policy, config)
     trainer = Trainer(policy, config, temperature=temperature, schedule_steps=iterations, seed=seed)
     if state is not None:
         trainer.load_state(state)

@@ -1,9 +1,11 @@
 """Policy directories: what is refused in one sentence, and what a seal finds."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 
 from tasks.policy.architectures import check_head_size
 from tasks.policy.checkpoint import adopt, check_checkpoint, digest, read_info, seal
+from tasks.policy.vocabulary import tokens
 from tasks.run.prepare import check_task
 
 
@@ -27,6 +30,20 @@ def change_config(**changes: object) -> Callable[[Path], None]:
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
     return change
+
+
+def shard(folder: Path, missing: int = 0) -> None:
+    """Weights in three files instead of one, one of which got lost."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    where = {name: f"model-{1 + i % 3:05}-of-00003.safetensors" for i, name in enumerate(weights)}
+    for file in set(where.values()):
+        save_file({name: weights[name] for name in weights if where[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    for file in folder.glob(f"model-{missing:05}-*"):
+        file.unlink()
 
 
 def remove(*patterns: str) -> Callable[[Path], None]:
@@ -49,6 +66,10 @@ def remove(*patterns: str) -> Callable[[Path], None]:
         (remove("tokenizer.json"), ", which has no tokenizer.json; allowed: "),
         (remove("chat_template.jinja"), ", whose tokenizer has no chat template; allowed: "),
         (remove("*.safetensors"), ", which has no *.safetensors weights; allowed: "),
+        (
+            lambda folder: shard(folder, missing=2),
+            ", whose model.safetensors.index.json names model-00002-of-00003.safetensors, which is not there; allowed",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_sentence(
@@ -65,13 +86,79 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(
     assert not (tmp_path / "adopted").exists()
 
 
+def test_weights_in_several_files_and_no_generation_config(policy: Path, tmp_path: Path) -> None:
+    shard(policy)
+    remove("generation_config.json")(policy)
+    adopt(policy, tmp_path / "adopted")
+    assert len(list((tmp_path / "adopted").glob("*.safetensors"))) == 3
+
+
+def add_token(folder: Path, id: int) -> None:
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": id, "content": "<|new|>"})
+    path.write_text(json.dumps(tokenizer))
+
+
+def test_a_token_beyond_the_embeddings(policy: Path, tmp_path: Path) -> None:
+    rows = check_checkpoint(policy)["vocab_size"]
+    add_token(policy, rows - 1)
+    check_checkpoint(policy)
+    add_token(policy, rows)
+    with pytest.raises(ValueError) as caught:
+        adopt(policy, tmp_path / "adopted")
+    assert str(caught.value) == (
+        f'policy is "{policy}", whose tokenizer has {rows + 1} tokens and whose config.json has vocab_size {rows}; '
+        f"allowed: at most as many tokens as vocab_size."
+    )
+    change_config(vocab_size=rows + 1)(policy)
+    check_checkpoint(policy)
+
+
+def test_the_tokens_that_a_tokenizer_has_are_those_that_transformers_counts(policy: Path) -> None:
+    from transformers import AutoTokenizer
+
+    found = tokens(json.loads((policy / "tokenizer.json").read_text()))
+    assert found == AutoTokenizer.from_pretrained(policy).get_vocab()
+    assert tokens({"model": {"vocab": [["a", -1.0], ["b", -2.5]]}}) == {"a": 0, "b": 1}
+
+
+def set_end(value: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": value}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(None, "names no eos_token"), ("<|over|>", "names <|over|> as its eos_token, which is none of its tokens")],
+)
+def test_a_tokenizer_that_cannot_end_a_turn(policy: Path, value: object, told: str) -> None:
+    set_end(value)(policy)
+    with pytest.raises(ValueError) as caught:
+        check_checkpoint(policy)
+    assert str(caught.value) == (
+        f'policy is "{policy}", whose tokenizer {told}; allowed: a tokenizer with a token to end a turn.'
+    )
+
+
+def test_an_end_token_written_at_length_or_in_the_older_file(policy: Path) -> None:
+    set_end({"content": "<|im_end|>", "lstrip": False})(policy)
+    check_checkpoint(policy)
+    set_end(None)(policy)
+    (policy / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
+    check_checkpoint(policy)
+
+
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 160,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
-    "vocab_size": 320,
+    "vocab_size": 384,
     "max_position_embeddings": 1024,
 }
 LLAMA3 = {
@@ -287,3 +374,40 @@ def test_adopting_copies_and_leaves_the_source_alone(policy: Path, tmp_path: Pat
 def test_the_digest_is_of_contents_and_not_of_places_or_times(policy: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(policy, tmp_path / "moved", copy_function=shutil.copyfile)
     assert digest(moved) == digest(policy)
+
+
+def written_long_ago(folder: Path) -> Path:
+    """Weights that the next process would find unchanged for a while; the wait is for their time of change."""
+    time.sleep(2.1)
+    return folder / "model.safetensors"
+
+
+def read_bytes_of(path: Path) -> int:
+    """How many bytes of this process's reads a `read_info` takes, as the kernel counts them."""
+
+    def so_far() -> int:
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+    before = so_far()
+    read_info(path)
+    return so_far() - before
+
+
+def test_weights_are_read_once_in_a_process_and_again_when_they_change(policy: Path, tmp_path: Path) -> None:
+    weights = written_long_ago(policy)
+    assert read_bytes_of(policy) > weights.stat().st_size
+    assert read_bytes_of(policy) < 20_000 < weights.stat().st_size
+    moved = policy.rename(tmp_path / "moved")
+    assert read_bytes_of(moved) < 20_000
+    stat = (moved / "model.safetensors").stat()
+    flip_a_bit_of_the_weights(moved)
+    os.utime(moved / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its time of change tells still
+    with pytest.raises(ValueError, match="these were changed"):
+        read_info(moved)
+
+
+def test_weights_written_a_moment_ago_are_not_remembered(policy: Path) -> None:
+    (policy / "model.safetensors").touch()
+    read_info(policy)
+    assert read_bytes_of(policy) > (policy / "model.safetensors").stat().st_size

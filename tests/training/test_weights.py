@@ -196,7 +196,10 @@ def with_half_a_shard(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (without_a_shard, f"whose {INDEX} names {SHARD}, which is not there; allowed: all files that the index names."),
+        (
+            without_a_shard,
+            f"whose {INDEX} names {SHARD}, which is not there; allowed: REASON, with all of its weights.",
+        ),
         (
             without_a_tensor,
             f"whose weights lack {Q}; allowed: all tensors that its config.json asks for, this one of 64 x 64.",

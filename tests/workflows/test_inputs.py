@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from flytekit.clis.sdk_in_container import pyflyte
+from flytekit.core.context_manager import ExecutionState, FlyteContextManager
+
+from tasks.config import GrpoConfig
+from tasks.run.task import prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +80,10 @@ def test_help_explains_every_input():
             'environment_url is "http://127.0.0.1:9": nobody answers there; start one with',
         ),
         (["--environment_url", "ftp://here"], 'environment_url is "ftp://here"'),
+        (
+            ["--config", '{"tiny": {"hidden_size": 65536, "layers": 96}}'],  # 5.4e12 parameters
+            'policy is "tiny", which takes about ',
+        ),
     ],
 )
 def test_a_bad_input_ends_with_one_sentence_and_leaves_nothing(arguments: list[str], sentence: str, home: Path):
@@ -98,3 +106,24 @@ def test_policy_directories_that_cannot_be_trained_are_refused(home: Path):
         assert sentence in last
         assert str(folder) in last
         assert not (home / "runs").exists()
+
+
+def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    inputs = {"run_name": "monday", "policy": "tiny", "environment": "blackjack", "environment_url": ""}
+    numbers = {"iterations": 1, "seed": 0, "lag": 0}
+    config = GrpoConfig.from_dict({"tiny": {"hidden_size": 65536, "layers": 96}})
+    context = FlyteContextManager.current_context()
+    remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+    with FlyteContextManager.with_context(context.with_execution_state(remote)):
+        run = prepare.task_function(**inputs, **numbers, config=config)
+    assert "run monday, expected memory in GiB: training " in capsys.readouterr().out
+    assert run.name == "monday" and (home / "runs" / "monday" / "run.json").is_file()
+
+    from tasks.tracking.mlflow_store import client
+
+    known = client(run.tracking_uri).get_run(run.mlflow_run_id).data.params
+    assert float(known["memory.expected_training_gib"]) > 50_000
+    assert float(known["memory.expected_libraries_gib"]) == 0.8

@@ -1,0 +1,125 @@
+"""What memory this machine has left, and the refusal of what will not fit in it.
+
+Only here are the estimates of `tasks/policy/memory.py` compared with anything.
+"""
+
+import gc
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tasks.config import RolloutConfig, TrainingConfig, require
+from tasks.policy.memory import GIB, cache_bytes, generator_role, scorer_role, training_role
+
+OWN_GROUPS = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+LESS = (
+    'with a smaller policy, training.dtype or rollout.dtype "bfloat16", training.lora.rank 16, fewer training.rows, '
+    "training.score_rows or rollout.concurrent_games"
+)
+
+
+def check_room(needs: Mapping[str, float], policy: object) -> None:
+    """Raise ValueError, in one sentence, when `needs`, bytes by role, are together more than there is left here."""
+    needed = sum(needs.values())
+    left, kind = memory_left()
+    if needed > left:
+        gc.collect()  # what nobody refers to any more, an engine of another shape, may still be there
+        left, kind = memory_left()
+    if needed > left:
+        cache = "rollout.gpu_memory_utilization" if kind == "GPU memory" else "rollout.kv_cache_gib"
+        raise ValueError(
+            f'policy is "{policy}", which takes about {needed / GIB:.1f} GiB of {kind} ({listed(needs)}); allowed: at '
+            f"most the {left / GIB:.1f} GiB left here, {LESS}, or a smaller {cache}."
+        )
+
+
+def check_cache(config_json: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float) -> None:
+    """Raise ValueError where vLLM's attention cache on a CPU would not hold the longest conversation of the policy."""
+    needed = cache_bytes(config_json, rollout)
+    require(
+        bool(gpu) or needed <= rollout.kv_cache_gib * GIB,
+        "rollout.kv_cache_gib",
+        rollout.kv_cache_gib,
+        f"{math.ceil(needed / GIB)} or more, as vLLM wants room for a conversation of as many tokens as the policy's "
+        f"max_position_embeddings, {config_json['max_position_embeddings']}",
+    )
+
+
+def check_generator(policy: Path, rollout: RolloutConfig) -> None:
+    """Raise ValueError when a new engine for `policy` does not fit beside what this process already has."""
+    config_json, gpu = _config_json(policy), gpu_bytes()
+    check_cache(config_json, rollout, gpu=gpu)
+    role = generator_role(config_json, rollout, gpu=gpu)
+    check_room({"generator": role.resident + role.working}, policy)
+
+
+def check_trainer(policy: Path, training: TrainingConfig, *, scores_only: bool = False) -> None:
+    """The same for a trainer, this rank's part of it; how many logits it will have it cannot know, and counts few.
+
+    Ranks that share a machine ask at the same time: each for itself, so that they may not fit together.
+    """
+    make, ranks = scorer_role if scores_only else training_role, int(os.environ.get("WORLD_SIZE", "1"))
+    role = make(_config_json(policy), training, 1, ranks=ranks)
+    check_room({"reference" if scores_only else "training": role.resident + role.working}, policy)
+
+
+def _config_json(policy: Path) -> dict[str, Any]:
+    return json.loads((policy / "config.json").read_text())
+
+
+def listed(needs: Mapping[str, float]) -> str:
+    """`training 20.7, generator 8.9, working 35.1`, in GiB."""
+    return ", ".join(f"{name} {size / GIB:.1f}" for name, size in needs.items())
+
+
+def memory_left() -> tuple[float, str]:
+    """Bytes that this process can still take, and of what: the accelerator's memory where there is one, else RAM."""
+    import torch  # only where memory is compared: a second
+
+    if torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # free for torch, taken for the driver
+        return free + kept, "GPU memory"
+    return min(float(psutil.virtual_memory().available), cgroup_left()), "memory"
+
+
+def gpu_bytes() -> float:
+    """The GPU's whole memory, which rollout.gpu_memory_utilization is a share of; 0 without one."""
+    import torch
+
+    return float(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0.0
+
+
+def cgroup_left() -> float:
+    """Bytes below the tightest memory limit of this process's control groups, version 1 or 2; infinite without one.
+
+    A limit on a group holds for all below it. The page cache of a group is given up before anybody is killed for
+    memory, so what of it was not used lately does not count as taken.
+    """
+    left = math.inf
+    for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.is_file() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base = GROUPS / controllers
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):  # in a container the path is the host's, and what is here is the base
+            limit, taken = (folder / name for name in names)
+            if limit.is_file() and (bound := limit.read_text().strip()) != "max":
+                left = min(left, int(bound) - int(taken.read_text()) + _given_up(folder / "memory.stat"))
+            if folder == base:
+                break
+    return left
+
+
+def _given_up(stat: Path) -> int:
+    lines = (line.split() for line in stat.read_text().splitlines()) if stat.is_file() else []
+    known = {name: int(value) for name, value in lines}
+    return known.get("total_inactive_file", known.get("inactive_file", 0))  # version 1 has both: with all below, alone

@@ -1,0 +1,41 @@
+"""The tokens of a checkpoint, as its tokenizer.json lists them, against what its model and a chat need of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def check_vocabulary(folder: Path, name: str, rows: int) -> None:
+    """Raise ValueError where the tokenizer has a token beyond the `rows` of the embeddings, or none that ends a turn.
+
+    The model may have more rows than there are tokens: vocabularies are padded.
+    """
+    ids = tokens(json.loads((folder / "tokenizer.json").read_text()))
+    count = max(ids.values(), default=-1) + 1
+    if count > rows:
+        raise ValueError(
+            f'policy is "{name}", whose tokenizer has {count} tokens and whose config.json has vocab_size {rows}; '
+            f"allowed: at most as many tokens as vocab_size."
+        )
+    end = end_token(folder)
+    if end not in ids:
+        told = f"names {end} as its eos_token, which is none of its tokens" if end else "names no eos_token"
+        raise ValueError(
+            f'policy is "{name}", whose tokenizer {told}; allowed: a tokenizer with a token to end a turn.'
+        )
+
+
+def tokens(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """Token to id of a parsed tokenizer.json: those of its model, and those added."""
+    listed = tokenizer.get("model", {}).get("vocab", {})
+    if isinstance(listed, list):  # a unigram model's have a score each, and their place is their id
+        listed = {token: i for i, (token, _) in enumerate(listed)}
+    return {**listed, **{added["content"]: added["id"] for added in tokenizer.get("added_tokens", [])}}
+
+
+def end_token(folder: Path) -> str:
+    """The eos_token that transformers would take, "" where no file names one."""
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / file).is_file() and (given := json.loads((folder / file).read_text()).get("eos_token")):
+            return given["content"] if isinstance(given, dict) else given
+    return ""
