@@ -55,6 +55,10 @@ class Agent(Protocol):
         """The action that the reply states, or None where it states none that is legal."""
         ...
 
+    def nearly(self, reply: str, observation: Any) -> bool:
+        """Whether a reply begins as one that `read` can read, whatever comes behind."""
+        ...
+
     def say(self, action: Any) -> str:
         """The shortest reply that states this action: the inverse of `read`."""
         ...

@@ -44,6 +44,7 @@ class Episode:
     turns: int = 0
     reward: float | None = None  # the environment's own; None where the policy's replies ended the game
     finish_reason: str = ""  # "finished", "invalid", "length" or "max_turns"
+    near_miss: bool = False  # whether the reply that ended it began as a readable one
     decisions: list[tuple[Any, Any]] = field(default_factory=list)  # (observation, action), for the evaluation
 
     @property
@@ -101,6 +102,7 @@ def play(
             episode.decisions.append((observations[game], action))
             if action is None:
                 episode.finish_reason = "length" if completion.cut else "invalid"
+                episode.near_miss = agent.nearly(reply, observations[game])
             else:
                 actions[game] = action
         observations = games.step(actions)

@@ -82,7 +82,7 @@ def sample_batch(
     version = read_info(policy).version
     chat, engine = open_chat(policy, config.thinking), open_engine(policy, config)
     samples: list[Sample] = []
-    played = kept = 0
+    played = kept = near_misses = 0
     with closing(open_games(kind, url)) as games:
         ready = time.perf_counter()
         while wave := groups_to_play(played, kept, config):
@@ -107,10 +107,12 @@ def sample_batch(
                 )
             ]
             samples += new
+            near_misses += sum(e.near_miss for e in episodes)
             played += wave
             kept += _kept(new)
         seconds = time.perf_counter() - ready
     metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(samples, seconds)}
+    metrics["rollout/near_miss_share"] = near_misses / metrics["rollout/games"]
     return to_table(samples), {**metrics, "time/rollout_setup_s": ready - started}
 
 
@@ -127,7 +129,8 @@ def _kept(samples: Sequence[Sample]) -> int:
 def _samples(episode: Episode, group_id: str, member: int, version: int, config: RolloutConfig) -> list[Sample]:
     """The rows of one game: what it earned and how it ended is the same in all."""
     dropped = config.cut == "drop" and episode.finish_reason in ("length", "max_turns")
-    reward = config.invalid_reward if episode.reward is None else episode.reward
+    forfeit = config.invalid_reward + (config.near_miss_bonus if episode.near_miss else 0.0)
+    reward = forfeit if episode.reward is None else episode.reward
     return [
         Sample(
             trajectory_id=f"{group_id}-{member}",

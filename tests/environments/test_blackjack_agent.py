@@ -103,3 +103,13 @@ def test_situations_are_the_rows_and_columns_of_the_map() -> None:
     assert best_moves()["soft 18", "9"] == "HIT" and best_moves()["soft 18", "2"] == "STAND"
     assert {best_moves()[f"hard {t}", c] for t in range(17, 22) for c in COLUMNS} == {"STAND"}
     assert {best_moves()[f"hard {t}", c] for t in range(4, 12) for c in COLUMNS} == {"HIT"}
+
+
+def test_a_near_miss_begins_with_a_move() -> None:
+    at = seen("10 6", 16, False, "10")
+    for reply in ("HIT.", " hit!", "Stand, as 16 is weak", "STAND\nHIT", "HITCH"):
+        assert BlackJackAgent().nearly(reply, at) and BlackJackAgent().read(reply, at) is None
+    for reply in ("", "I HIT", "Cards 10 6", "ST"):
+        assert not BlackJackAgent().nearly(reply, at)
+    assert BlackJackAgent(thinking=True).nearly("16 is weak.\nHIT!", at)
+    assert not BlackJackAgent(thinking=True).nearly("HIT, as 16\nis weak.", at)  # the last line is the answer

@@ -147,6 +147,14 @@ def test_a_game_that_is_not_over_after_max_turns(tiny_policy: Path, batch: pa.Ta
     assert metrics["rollout/max_turns_share"] == table["finish_reason"].to_pylist().count("max_turns") / 48 > 0
 
 
+def test_a_reply_that_began_readably_is_a_near_miss(tiny_policy: Path) -> None:
+    # The whole word, and no token left to end the turn.
+    table, metrics = sampled(tiny_policy, replace(CONFIG, max_tokens=1, invalid_reward=-2, near_miss_bonus=0.25))
+    rewards = {row["messages"][-1]["content"] in ("HIT", "STAND"): row["reward"] for row in table.to_pylist()}
+    assert rewards[True] == -1.75 and rewards.get(False, -2.0) == -2.0
+    assert 0.9 < metrics["rollout/near_miss_share"] <= 1.0
+
+
 @pytest.mark.parametrize("cut", ["forfeit", "drop"])
 def test_the_rule_for_cut_replies_holds_for_reward_and_mask_alike(tiny_policy: Path, cut: str) -> None:
     # A reply is a word and the end of the turn: with one token all of them are cut.

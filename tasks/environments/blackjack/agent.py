@@ -35,11 +35,17 @@ class BlackJackAgent:
         With thinking it is the last line with something on it that must be the move, and where a thought was opened it
         must have been closed before: what is said in it is no answer.
         """
-        word = _answer(reply).upper() if self.thinking else reply.strip().upper()
         for move in observation.legal_actions:
-            if word == move:
+            if self._word(reply) == move:
                 return BlackJackAction(move=move)
         return None
+
+    def nearly(self, reply: str, observation: BlackJackObservation) -> bool:
+        """Whether the reply begins with a move: "HIT." or "Stand, as 16 …"; with thinking, its last line."""
+        return any(self._word(reply).startswith(move) for move in observation.legal_actions)
+
+    def _word(self, reply: str) -> str:
+        return _answer(reply).upper() if self.thinking else reply.strip().upper()
 
     def say(self, action: BlackJackAction) -> str:
         """The shortest reply that states this move: the inverse of `read`."""
