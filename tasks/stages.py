@@ -53,7 +53,7 @@ def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str
     console.iteration_line(
         version=version,
         iterations=iterations,
-        reward=metrics["rollout/reward_mean"],
+        reward=metrics["rollout/expected_reward"],
         kl=metrics.get("train/kl", 0.0),
         entropy=metrics.get("train/entropy", 0.0),
         kept_share=1 - metrics["advantage/dropped_share"],

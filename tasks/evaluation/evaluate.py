@@ -20,11 +20,10 @@ from tasks.environments.catalog import EnvironmentKind, get_environment
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_info
 from tasks.rollout.engine import open_engine
-from tasks.rollout.episodes import Episode
+from tasks.rollout.episodes import FORFEIT, Episode
 from tasks.rollout.rollout import open_games, play_in_waves
 from tasks.seeds import derived_seed, held_out_seeds
 
-FORFEIT = -1.0
 SAMPLED = 1024  # decks at most that are also played at the rollout's temperature
 Z95 = 1.959964  # the normal distribution's two-sided 95 % point
 

@@ -77,15 +77,21 @@ def learning_curve(
     references: Mapping[str, float],
     title: str,
     training: Sequence[tuple[float, float]] = (),
+    unreadable: Sequence[tuple[float, float]] = (),
 ) -> "Figure":
     """Expected reward on held-out decks against games played, with its 95 % band.
 
     `points` have `version`, `games`, `expected_reward`, `expected_reward_ci95` (half width) and `regret`;
     `references` are other players' expected rewards, `{"optimum": -0.042, "always stand": -0.18}`; `training`
-    holds (games played, mean reward) of the batches trained on, which are sampled rather than greedy.
+    holds (games played, mean reward) of the batches trained on, which are sampled rather than greedy. `unreadable`
+    holds (games played, share of games that an unreadable reply ended) of the same, and has a panel below.
     """
-    with _figure((10, 5.6), title) as figure:
-        axes = figure.subplots()
+    with _figure((10, 7.2 if unreadable else 5.6), title) as figure:
+        if unreadable:
+            axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+            _unreadable_share(below, unreadable)
+        else:
+            axes = below = figure.subplots()
         games = [p["games"] / 1000 for p in points]
         reward = [p["expected_reward"] for p in points]
         half = [p["expected_reward_ci95"] for p in points]
@@ -108,7 +114,7 @@ def learning_curve(
                 fontsize=11,
             )
         _open_axes(axes)
-        axes.set_xlabel("games played, thousands")
+        below.set_xlabel("games played, thousands")
         axes.set_ylabel("expected reward a game")
         if points:
             last = points[-1]
@@ -117,6 +123,19 @@ def learning_curve(
             axes.set_title(note, loc="left", color=PALETTE[0], fontsize=13)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
+
+
+def _unreadable_share(axes: "Axes", shares: Sequence[tuple[float, float]]) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axes.plot([g / 1000 for g, _ in shares], [share for _, share in shares], color=PALETTE[5], linewidth=2)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_ylabel("unreadable")
+    axes.set_title(
+        f"at first {shares[0][1]:.1%}, at last {shares[-1][1]:.1%}", loc="left", color=PALETTE[5], fontsize=13
+    )
+    _open_axes(axes)
 
 
 def stage_times(times: Mapping[str, Sequence[float]], title: str = "Where the time goes") -> "Figure":

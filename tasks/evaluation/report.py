@@ -13,6 +13,7 @@ from tasks.evaluation.evaluate import Evaluation, evaluate_policy, heat_map_cell
 from tasks.folders import run_folder, shown, written_whole
 from tasks.tracking import console, mlflow_run
 
+SEEN = 0.1  # the share of unreadable replies from which on they have a panel in the learning curve
 STAGES = ("rollout", "reference", "train", "overhead")
 
 
@@ -78,8 +79,18 @@ def _draw(run: Run, folder: Path, evaluations: list[Evaluation], played: list[in
     points = [{**numbers(e), "version": e.policy_version, "games": played[e.policy_version]} for e in evaluations]
     players = evaluations[-1].players
     references = {name.replace("_", " "): player["expected_reward"] for name, player in players.items()}
-    training = [(played[step + 1], value) for step, value in mlflow_run.metric_history(run, "rollout/reward_mean")]
-    curve = pictures.learning_curve(points, references, f"{run.name}: learning {run.environment}", training)
+
+    def by_games(metric: str) -> list[tuple[float, float]]:
+        return [(played[step + 1], value) for step, value in mlflow_run.metric_history(run, metric)]
+
+    unreadable = by_games("rollout/invalid_share")
+    curve = pictures.learning_curve(
+        points,
+        references,
+        f"{run.name}: learning {run.environment}",
+        by_games("rollout/expected_reward"),
+        unreadable if max((share for _, share in unreadable), default=0.0) > SEEN else [],
+    )
     pictures.save(curve, folder / "learning_curve.png")
     times = {stage: [v for _, v in mlflow_run.metric_history(run, f"time/{stage}_s")] for stage in STAGES}
     times = {stage: seconds for stage, seconds in times.items() if seconds}

@@ -18,6 +18,8 @@ from tasks.environments.catalog import Agent, Games
 from tasks.policy.chat import Chat, Message
 from tasks.rollout.engine import Completion, Engine
 
+FORFEIT = -1.0  # what people are shown for a game that a reply ended: it counts as lost, whatever training makes of it
+
 
 @dataclass
 class Transcript:

@@ -16,7 +16,7 @@ from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import read_info
 from tasks.records import Sample, to_table
 from tasks.rollout.engine import Engine, open_engine
-from tasks.rollout.episodes import Episode, play
+from tasks.rollout.episodes import FORFEIT, Episode, play
 from tasks.seeds import derived_seed, training_seed
 
 
@@ -83,6 +83,7 @@ def sample_batch(
     chat, engine = open_chat(policy, config.thinking), open_engine(policy, config)
     samples: list[Sample] = []
     played = kept = near_misses = 0
+    earned = 0.0
     with closing(open_games(kind, url)) as games:
         ready = time.perf_counter()
         while wave := groups_to_play(played, kept, config):
@@ -108,11 +109,13 @@ def sample_batch(
             ]
             samples += new
             near_misses += sum(e.near_miss for e in episodes)
+            earned += sum(FORFEIT if e.reward is None else e.reward for e in episodes)
             played += wave
             kept += _kept(new)
         seconds = time.perf_counter() - ready
     metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(samples, seconds)}
     metrics["rollout/near_miss_share"] = near_misses / metrics["rollout/games"]
+    metrics["rollout/expected_reward"] = earned / metrics["rollout/games"]  # the environment's own, unshaped
     return to_table(samples), {**metrics, "time/rollout_setup_s": ready - started}
 
 

@@ -74,6 +74,14 @@ def test_the_learning_curve_shows_points_band_and_labelled_references() -> None:
     assert axes.get_title(loc="left") == "policy 10: \u22120.100 ±0.010, regret 0.060"
 
 
+def test_unreadable_replies_have_a_panel_of_their_own() -> None:
+    figure = pictures.learning_curve([], {}, "t", [(1000, -0.9), (2000, -0.3)], [(1000, 0.998), (2000, 0.015)])
+    (line,) = figure.axes[1].lines
+    assert line.get_xydata().tolist() == [[1.0, 0.998], [2.0, 0.015]]
+    assert figure.axes[1].get_title(loc="left") == "at first 99.8%, at last 1.5%"
+    assert len(pictures.learning_curve([], {}, "t").axes) == 1
+
+
 def test_stage_times_are_stacked() -> None:
     axes: Any = pictures.stage_times({"rollout": [1.0, 2.0], "train": [3.0, 2.0]}).axes[0]
     tops = [bar.get_y() + bar.get_height() for bar in axes.patches]

@@ -153,6 +153,7 @@ def test_a_reply_that_began_readably_is_a_near_miss(tiny_policy: Path) -> None:
     rewards = {row["messages"][-1]["content"] in ("HIT", "STAND"): row["reward"] for row in table.to_pylist()}
     assert rewards[True] == -1.75 and rewards.get(False, -2.0) == -2.0
     assert 0.9 < metrics["rollout/near_miss_share"] <= 1.0
+    assert metrics["rollout/expected_reward"] == -1.0  # what people see is unshaped
 
 
 @pytest.mark.parametrize("cut", ["forfeit", "drop"])
