@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## .venv with the pinned packages
 

@@ -102,6 +102,7 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
     assert len(run.data.tags["git.commit"]) == 40
     for name in (
         "rollout/reward_mean",
+        "rollout/expected_reward",
         "train/kl",
         "train/mismatch_mean",
         "train/ratio_mean",
