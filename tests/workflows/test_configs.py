@@ -41,4 +41,4 @@ def test_the_settings_for_smollm2() -> None:
 
 def test_qwen_and_its_training_fit_on_a_gpu_of_80_gb() -> None:
     needs = expected(QWEN25_1_5B, named("qwen2.5-1.5b"), gpu=80e9)
-    assert 40 * GIB < sum(needs.values()) < 76e9, {name: size / GIB for name, size in needs.items()}
+    assert 40 * GIB < sum(needs.values()) < 78e9, {name: size / GIB for name, size in needs.items()}
