@@ -177,7 +177,7 @@ def test_a_stage_that_opens_its_part_asks_for_that_alone(
     monkeypatch.setattr(trainer, "_resting", {})
     monkeypatch.setattr(trainer, "_scorers", {})
     make_room(monkeypatch, tmp_path, 1_000_000)
-    config, options = TrainingConfig(), {"run_token": "6f9c", "temperature": 1.0, "iterations": 1}
+    config, options = TrainingConfig(), {"run_token": "6f9c", "seed": 0, "temperature": 1.0, "iterations": 1}
     for role, open_it in (
         ("generator", lambda: engine.open_engine(tiny_policy, RolloutConfig())),
         ("reference", lambda: trainer.open_scorer(tiny_policy, config, temperature=1.0)),
