@@ -129,7 +129,9 @@ def by_torchtitan(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
     """The same by the model that is trained."""
     model, _, _ = build_model(folder, TrainingConfig(seq_len=64))
     positions_BT = torch.arange(token_ids_BT.shape[1]).expand_as(token_ids_BT)
-    return model(token_ids_BT, positions=positions_BT, attention_masks=attention_masks(model, positions_BT))
+    one_document_BT = torch.zeros_like(token_ids_BT)
+    masks = attention_masks(one_document_BT, one_document_BT)
+    return model(token_ids_BT, positions=positions_BT, attention_masks=masks)
 
 
 def by_peft(base: Path, adapter: Path) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ lost. Needs the packages gguf and accelerate (the extra `dev`), which no stage o
 
 import argparse
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,26 @@ def find_gguf(source: str) -> Path:
     return path.absolute()
 
 
-def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> None:
-    """Write the model and the tokenizer of `file` into the directory `target`, whole or not at all."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> str:
+    """Write the model and the tokenizer of `file` into the directory `target`, whole or not at all; says what it is.
 
-    logging.disable_progress_bar()
-    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=getattr(torch, dtype))
+    Weights are multiplied out in float32 and then rounded to `dtype`, once.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    # Without `dequantize` the config says that the weights are quantised, and with a kernel installed some are.
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        dtype=getattr(torch, dtype),
+        quantization_config=GgufConfig(dequantize=True),
+    )
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # Both say that the weights are quantised, which they no longer are.
-    del model.config.quantization_config
-    model.hf_quantizer = None
     with written_whole(target) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    return f"{model.config.model_type} of {model.num_parameters() / 1e6:.1f} M parameters in {dtype}"
 
 
 def main() -> None:
@@ -58,8 +64,11 @@ def main() -> None:
         file = find_gguf(given.source)
     except ValueError as error:
         parser.error(str(error))
-    if not given.target.exists():
-        import_gguf(file, given.target, given.dtype)
+    if given.target.exists():
+        print(f"{given.target} is there already, and left as it is")
+        return
+    os.environ["TQDM_DISABLE"] = "1"  # read when transformers imports tqdm: one bar a tensor, and one a file
+    print(f"{given.target} is {file.name} now: {import_gguf(file, given.target, given.dtype)}")
 
 
 if __name__ == "__main__":

@@ -76,6 +76,12 @@ def block_floats(config: Mapping[str, Any], seq_len: int) -> int:
     return 6 * config["hidden_size"] + 4 * config["intermediate_size"] + attention
 
 
+def block_bytes(config: Mapping[str, Any], training: TrainingConfig) -> int:
+    """The same in bytes: with bfloat16 the two norms still keep their input and the normalised input in float32."""
+    width = BYTES[training.dtype]
+    return block_floats(config, training.seq_len) * width + 4 * config["hidden_size"] * (FLOAT32 - width)
+
+
 def sampled_tokens(training: TrainingConfig, max_tokens: int) -> int:
     """K, sampled tokens of one forward pass: as if each trajectory of a step had one reply of `max_tokens`.
 
@@ -89,20 +95,20 @@ def training_role(
 ) -> Role:
     """The trainer: weights and Adam's moments rest; on top come gradients, and activations or a copy of the weights.
 
-    The weights are float32 always, over `ranks` in equal parts. The copy is what the optimizer's square roots and the
-    gathered export take; with lag 1 a second scorer has the sampler's weights. Neither is there beside activations.
+    The weights are float32 always, over `ranks` in equal parts; with bfloat16 a block's are cast while it works, and
+    frozen ones have neither gradients nor moments. The copy is what the optimizer's square roots and the gathered
+    export take; with lag 1 a second scorer has the sampler's weights. Neither is there beside activations. Prompts that
+    share a row change nothing: no pass has more than `rows` x `seq_len` tokens.
     """
     whole = parameters(config) * FLOAT32
     trained = trained_parameters(config, training.lora) * FLOAT32 / ranks
-    width = BYTES[training.dtype]
-    copy = whole / FLOAT32 * width / ranks if width < FLOAT32 else 0
     tokens = training.rows * training.seq_len
-    activations = config["num_hidden_layers"] * tokens * block_floats(config, training.seq_len) * width
+    activations = config["num_hidden_layers"] * tokens * block_bytes(config, training)
     logits = TRAINED_LOGITS * sampled_tokens(training, max_tokens) * config["vocab_size"] * FLOAT32
-    head = 2 * _embeddings(config) * width  # FSDP's whole copy of the output head, and its gradient
+    head = 2 * _embeddings(config) * BYTES[training.dtype]  # FSDP's whole copy of the output head, and its gradient
     scoring = _scoring(config, training, max_tokens)
     work = max(activations + logits + head, whole, scoring + (whole if lag else 0))
-    return Role(resident=HEAP * (whole / ranks + copy + 2 * trained), working=HEAP * (trained + work))
+    return Role(resident=HEAP * (whole / ranks + 2 * trained), working=HEAP * (trained + work))
 
 
 def scorer_role(config: Mapping[str, Any], training: TrainingConfig, max_tokens: int, *, ranks: int = 1) -> Role:
@@ -113,8 +119,7 @@ def scorer_role(config: Mapping[str, Any], training: TrainingConfig, max_tokens:
 def _scoring(config: Mapping[str, Any], training: TrainingConfig, max_tokens: int) -> float:
     tokens = training.score_rows * training.seq_len
     sampled = min(tokens, sampled_tokens(training, max_tokens) * training.score_rows / training.rows)
-    block = tokens * block_floats(config, training.seq_len) * BYTES[training.dtype]
-    return block + SCORED_LOGITS * sampled * config["vocab_size"] * FLOAT32
+    return tokens * block_bytes(config, training) + SCORED_LOGITS * sampled * config["vocab_size"] * FLOAT32
 
 
 def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float = 0) -> Role:

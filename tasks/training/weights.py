@@ -3,6 +3,7 @@
 In the model they are float32 always; a checkpoint keeps them in its own precision, in one file or several.
 """
 
+import json
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from tasks.config import LoraConfig
-from tasks.policy.checkpoint import check_checkpoint, copy_all_but
+from tasks.policy.checkpoint import copy_all_but
 from tasks.policy.weights import check_stored, weights_dtype
 from tasks.training import titan  # noqa: F401, first: it tells torchtitan the device
 from tasks.training.lora import ADAPTER, merged, write_adapter
@@ -57,7 +58,7 @@ def export_weights(
     state = gathered(model)
     if dist.get_rank() != 0:
         return
-    dtype = getattr(torch, weights_dtype(template, check_checkpoint(template)))
+    dtype = getattr(torch, weights_dtype(template, json.loads((template / "config.json").read_text())))
     if template != folder:
         copy_all_but(template, folder, drop=REPLACED)
     hf = adapter.to_hf(merged(state, lora) if lora.rank else state)

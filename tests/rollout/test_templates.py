@@ -221,7 +221,7 @@ def test_a_template_that_rewrites_splits_trajectories_and_counts_them_once(qwen3
 def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: str) -> None:
     # The whole way from the rollout to the steps; where a trajectory counts once, its samples are in one step.
     training = TrainingConfig(epochs=1, minibatch_size=6, rows=1)
-    algorithm = AlgorithmConfig(name=name, correction="truncate", correction_level="sequence")
+    algorithm = AlgorithmConfig(name=name, correction="truncate", correction_level="sequence", max_mismatch=0.02)
     scored, metrics = score_batch(batch(qwen3_policy)[0], qwen3_policy, training, CONFIG)
     complete, _ = add_advantages(scored)
     chosen = select_groups([complete], BufferConfig(), wanted=12, uses={}, policy_version=0, seed=0)

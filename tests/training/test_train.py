@@ -33,7 +33,7 @@ from tasks.training.trainer import Trainer
 
 TRAINING = TrainingConfig(epochs=2, minibatch_size=4, learning_rate=1e-2, warmup_iterations=0, rows=2, seq_len=32)
 CONFIG = GrpoConfig.from_dict({"training": TRAINING.to_dict(), "rollout": {"max_turns": 4, "max_tokens": 4}})
-ALGORITHM = AlgorithmConfig()
+ALGORITHM = CONFIG.algorithm  # with its own limit of the mismatch
 LORA = LoraConfig(rank=4, alpha=16.0)
 
 
