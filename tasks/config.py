@@ -218,7 +218,7 @@ class TrainingConfig(Record):
     seq_len: int = 256  # tokens a packed row
     rows: int = 16  # packed rows a forward pass
     score_rows: int = 32  # packed rows a forward pass without gradients
-    share_prompts: bool = False  # a prompt goes through the model once for all of a step's trajectories that have it
+    share_prefixes: bool = False  # what trajectories of a step have in common goes through the model once
     dtype: str = "float32"  # of the forward and backward pass; weights, gradients and optimizer are float32 always
     lora: LoraConfig = field(default_factory=LoraConfig)
 

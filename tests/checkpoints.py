@@ -129,8 +129,7 @@ def by_torchtitan(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
     """The same by the model that is trained."""
     model, _, _ = build_model(folder, TrainingConfig(seq_len=64))
     positions_BT = torch.arange(token_ids_BT.shape[1]).expand_as(token_ids_BT)
-    one_document_BT = torch.zeros_like(token_ids_BT)
-    masks = attention_masks(one_document_BT, one_document_BT)
+    masks = attention_masks(torch.full_like(token_ids_BT, token_ids_BT.shape[1]))
     return model(token_ids_BT, positions=positions_BT, attention_masks=masks)
 
 

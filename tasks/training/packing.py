@@ -2,12 +2,9 @@
 
 Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples one behind the other.
 
-Several samples share a row, and some of them may share a prompt: a *bundle* is the prompt once and behind it, as
-branches, what follows it in each of its samples. What a model computes for a sample is the same in every bundle.
-Samples of one trajectory may be in different rows. Nothing is cut: a sample that does not fit a row is refused.
-
-    row   | prompt  sample 3  sample 7  sample 9 | prompt  sample 2 | …
-            └──────────── a bundle ────────────┘   └─── another ──┘
+Several samples share a row, one behind the other or, where prefixes are shared, as the branches of a tree (see
+`rows.py`): what a model computes for a sample is the same either way. Samples of one trajectory may be in different
+rows. Nothing is cut: a sample that does not fit a row is refused.
 """
 
 from collections.abc import Sequence
@@ -31,6 +28,10 @@ class Ragged:
 
     def __len__(self) -> int:
         return len(self.offsets_R) - 1
+
+    def tokens(self, r: int) -> np.ndarray:
+        """The tokens of sample r."""
+        return self.token_ids_N[self.offsets_R[r] : self.offsets_R[r + 1]]
 
     @property
     def trajectory_R(self) -> np.ndarray:
@@ -80,10 +81,6 @@ def ragged(table: pa.Table) -> Ragged:
     )
 
 
-Bundle = list[int]  # samples with one prompt
-Plan = list[list[Bundle]]  # a row at a time
-
-
 def by_prompt(data: Ragged, members: Sequence[int]) -> list[list[int]]:
     """The samples `members`, those with the same prompt together; prompts in the order in which they come first."""
     openings_R = data.openings_R
@@ -94,37 +91,50 @@ def by_prompt(data: Ragged, members: Sequence[int]) -> list[list[int]]:
     return list(found.values())
 
 
-def plan_rows(data: Ragged, members: Sequence[int], seq_len: int, *, share_prompts: bool = False) -> Plan:
-    """Spread samples over rows of at most `seq_len` tokens: longest bundle first, each into the first row with room.
+def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two samples have in common before the first that differs."""
+    shorter = min(len(one), len(other))
+    differ = np.flatnonzero(one[:shorter] != other[:shorter])
+    return int(differ[0]) if len(differ) else shorter
 
-    Without `share_prompts` each sample is a bundle of its own. Raises ValueError when a sample is longer than a row.
+
+def plan_rows(data: Ragged, members: Sequence[int], seq_len: int, *, share_prefixes: bool = False) -> list[list[int]]:
+    """Spread samples over rows of at most `seq_len` tokens.
+
+    Longest first, each into the first row with room. With `share_prefixes` in the order of their tokens, in which each
+    has most in common with the one before it, a row after the other. Raises ValueError when one is longer than a row.
     """
-    lengths_R, openings_R = data.lengths_R, data.openings_R
+    lengths_R = data.lengths_R
     longest = max((int(lengths_R[r]) for r in members), default=0)
     if longest > seq_len:
         raise ValueError(
             f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
         )
-    bundles: list[tuple[int, Bundle]] = []  # each with its tokens
-    for same in by_prompt(data, members) if share_prompts else [[r] for r in members]:
-        prompt = int(openings_R[same[0]])
-        bundle, size = [], prompt
-        for r in same:
-            more = int(lengths_R[r]) - prompt
-            if size + more > seq_len:  # the prompt once more, in another row
-                bundles.append((size, bundle))
-                bundle, size = [], prompt
-            bundle.append(r)
-            size += more
-        bundles.append((size, bundle))
-    rows: Plan = []
+    if share_prefixes:
+        return _one_after_the_other(data, members, seq_len)
+    rows: list[list[int]] = []
     room: list[int] = []
-    for size, bundle in sorted(bundles, key=lambda b: (-b[0], b[1])):
-        row = next((i for i, free in enumerate(room) if free >= size), None)
+    for r in sorted(members, key=lambda r: (-lengths_R[r], r)):
+        length = int(lengths_R[r])
+        row = next((i for i, free in enumerate(room) if free >= length), None)
         if row is None:
             rows.append([])
             room.append(seq_len)
             row = len(rows) - 1
-        rows[row].append(bundle)
-        room[row] -= size
+        rows[row].append(r)
+        room[row] -= length
+    return rows
+
+
+def _one_after_the_other(data: Ragged, members: Sequence[int], seq_len: int) -> list[list[int]]:
+    rows: list[list[int]] = []
+    room = 0
+    for r in sorted(members, key=lambda r: (data.tokens(r).tolist(), r)):
+        tokens = data.tokens(r)
+        new = len(tokens) - common_prefix(data.tokens(rows[-1][-1]), tokens) if rows else seq_len + 1
+        if new > room:
+            rows.append([])
+            room, new = seq_len, len(tokens)
+        rows[-1].append(r)
+        room -= new
     return rows

@@ -85,23 +85,21 @@ def inner_attention() -> FlexAttention.Config:
     return DenseMaskAttention.Config() if ON_CPU else FlexAttention.Config()
 
 
-def attention_rule(documents_BT: torch.Tensor, branches_BT: torch.Tensor):
-    """Which token sees which: those before it in its document, but of other branches only the prompt, branch 0.
+def attention_rule(ends_BT: torch.Tensor):
+    """Which token sees which: those before it whose end is behind it (see `rows.py`).
 
     A function of a row, a head, and the places of two tokens, as FlexAttention takes it.
     """
 
     def sees(b, _head, q, k):
-        same_document = documents_BT[b, q] == documents_BT[b, k]
-        in_sight = (branches_BT[b, k] == 0) | (branches_BT[b, k] == branches_BT[b, q])
-        return (q >= k) & same_document & in_sight
+        return (q >= k) & (q < ends_BT[b, k])
 
     return sees
 
 
-def attention_masks(documents_BT: torch.Tensor, branches_BT: torch.Tensor):
+def attention_masks(ends_BT: torch.Tensor):
     """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere."""
-    (B, T), sees = documents_BT.shape, attention_rule(documents_BT, branches_BT)
+    (B, T), sees = ends_BT.shape, attention_rule(ends_BT)
     if not ON_CPU:
         return create_attention_mask(sees, B, None, T, T)
     b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]

@@ -128,14 +128,14 @@ def minibatches(
 ) -> Iterator[tuple[int, int, np.ndarray]]:
     """(epoch, number, samples of one optimizer step): each trajectory with a token to train on once an epoch, whole.
 
-    Where prompts are shared, trajectories that begin with the same one stay together.
+    Where prefixes are shared, trajectories that begin with the same one stay together.
     """
     teaching = np.flatnonzero(data.sampled_R)
     samples: dict[int, list[int]] = defaultdict(list)
     for r in teaching.tolist():
         samples[int(data.trajectory_R[r])].append(r)
     begin = [first for first, *_ in samples.values()]
-    together = by_prompt(data, begin) if config.share_prompts else [[r] for r in begin]
+    together = by_prompt(data, begin) if config.share_prefixes else [[r] for r in begin]
     for epoch in range(config.epochs if len(teaching) else 0):
         places = np.random.default_rng([seed, policy_version, epoch]).permutation(len(together))
         order = np.array([data.trajectory_R[r] for place in places for r in together[place]])

@@ -19,7 +19,7 @@ from tasks.policy import machine
 from tasks.policy.checkpoint import read_info
 from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model
-from tasks.training.packing import Plan, Ragged, plan_rows
+from tasks.training.packing import Ragged, plan_rows
 from tasks.training.rows import Rows, build_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils
 from tasks.training.weights import export_weights
@@ -98,15 +98,15 @@ class Trainer:
         hidden_BTD = self.model(
             rows.token_ids_BT.to(self.device),
             positions=rows.positions_BT.to(self.device),
-            attention_masks=attention_masks(rows.documents_BT.to(self.device), rows.branches_BT.to(self.device)),
+            attention_masks=attention_masks(rows.ends_BT.to(self.device)),
         )
         # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
         logits_KV = self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None])[0]
         return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> Plan:
+    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
         """Which samples share a row."""
-        return plan_rows(data, members, self.config.seq_len, share_prompts=self.config.share_prompts)
+        return plan_rows(data, members, self.config.seq_len, share_prefixes=self.config.share_prefixes)
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
         """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank."""
@@ -114,7 +114,8 @@ class Trainer:
         world, rank = dist.get_world_size(), dist.get_rank()
         plan += [[]] * (-len(plan) % world)
         mine = plan[rank::world]
-        return [build_rows(data, mine[i : i + rows_a_part]) for i in range(0, len(mine), rows_a_part)]
+        parts = [mine[i : i + rows_a_part] for i in range(0, len(mine), rows_a_part)]
+        return [build_rows(data, part, share_prefixes=self.config.share_prefixes) for part in parts]
 
     @torch.no_grad()
     def score(self, data: Ragged) -> np.ndarray:

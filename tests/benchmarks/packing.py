@@ -31,7 +31,7 @@ from tasks.reference.score import score_batch
 from tasks.rollout.rollout import sample_batch
 from tasks.training.checks import trainable
 from tasks.training.cold_start import tiny_policy
-from tasks.training.packing import Plan, Ragged
+from tasks.training.packing import Ragged
 from tasks.training.rows import Rows, build_rows
 from tasks.training.train import window_loss
 from tasks.training.trainer import Trainer
@@ -43,8 +43,8 @@ STEPS = 8  # optimizer steps a round
 class Padded(Trainer):
     """A trajectory a row, all of an optimizer step in one forward pass, which pads them to the longest."""
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> Plan:
-        return [[[r]] for r in members]
+    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+        return [[r] for r in members]
 
 
 class PaddedToSeqLen(Padded):

@@ -16,8 +16,8 @@ TWO = Ragged(np.array([0, 3, 5]), np.array([11, 12, 13, 21, 22]), np.array([Fals
 
 
 def test_two_trajectories_in_one_row_by_hand() -> None:
-    assert plan_rows(TWO, [0, 1], seq_len=6) == [[[0], [1]]]
-    rows = build_rows(TWO, [[[0], [1]]])
+    assert plan_rows(TWO, [0, 1], seq_len=6) == [[0, 1]]
+    rows = build_rows(TWO, [[0, 1]])
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1]]
     assert rows.row_K.tolist() == [0, 0, 0]
@@ -28,8 +28,8 @@ def test_two_trajectories_in_one_row_by_hand() -> None:
 
 
 def test_two_rows_by_hand() -> None:
-    assert plan_rows(TWO, [1, 0], seq_len=4) == [[[0]], [[1]]]  # the longest first
-    rows = build_rows(TWO, [[[0]], [[1]]])
+    assert plan_rows(TWO, [1, 0], seq_len=4) == [[0], [1]]  # the longest first
+    rows = build_rows(TWO, [[0], [1]])
     assert rows.token_ids_BT.tolist() == [[11, 12, 13], [21, 22, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2], [0, 1, 0]]  # what fills the row up is a document of its own
     assert (rows.row_K.tolist(), rows.place_K.tolist()) == ([0, 0, 1], [0, 1, 0])
@@ -37,7 +37,7 @@ def test_two_rows_by_hand() -> None:
 
 
 def test_a_row_filled_up_to_a_length_by_hand() -> None:
-    rows, packed = build_rows(TWO, [[[0], [1]]], length=8), build_rows(TWO, [[[0], [1]]], length=4)
+    rows, packed = build_rows(TWO, [[0, 1]], length=8), build_rows(TWO, [[0, 1]], length=4)
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22, 0, 0, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
     assert packed.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]  # and never cut
@@ -67,10 +67,10 @@ def test_an_empty_row_for_a_rank_without_work() -> None:
 
 
 def test_a_trajectory_that_does_not_fit_is_refused_and_never_cut() -> None:
-    assert plan_rows(TWO, [0], seq_len=3) == [[[0]]]
+    assert plan_rows(TWO, [0], seq_len=3) == [[0]]
     with pytest.raises(ValueError, match=r"^training.seq_len is 2; allowed: at least 3, the longest trajectory's "):
         plan_rows(TWO, [0, 1], seq_len=2)
-    assert plan_rows(TWO, [1], seq_len=2) == [[[1]]]  # only members count
+    assert plan_rows(TWO, [1], seq_len=2) == [[1]]  # only members count
 
 
 def test_columns_of_a_table_in_pieces() -> None:
@@ -102,14 +102,13 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
     members = data.draw(st.lists(st.integers(0, len(masks) - 1), unique=True, min_size=1))
 
     plan = plan_rows(trajectories, members, seq_len)
-    packed = [[r for (r,) in row] for row in plan]  # each is a bundle of its own
-    assert sorted(r for row in packed for r in row) == sorted(members)
-    assert all(sum(len(masks[r]) for r in row) <= seq_len for row in packed)
+    assert sorted(r for row in plan for r in row) == sorted(members)
+    assert all(sum(len(masks[r]) for r in row) <= seq_len for row in plan)
 
     rows = build_rows(trajectories, plan)
     tokens, positions = rows.token_ids_BT.numpy(), rows.positions_BT.numpy()
     assert tokens.shape[1] <= seq_len
-    for b, row in enumerate(packed):
+    for b, row in enumerate(plan):
         whole = [token for r in row for token in 1 + np.arange(offsets[r], offsets[r + 1])]
         assert tokens[b].tolist() == whole + [0] * (tokens.shape[1] - len(whole))
         starts = np.flatnonzero(positions[b] == 0)[: len(row)]
@@ -123,70 +122,75 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
     assert (positions[row, place + 1] == positions[row, place] + 1).all()  # of the same trajectory
 
 
-# Prompt 5 6 with the branches 7 8 and 9; prompt 5 with 6 7, where the policy sampled what others were given; 5 6 alone.
-SHARED = Ragged(
-    np.array([0, 4, 7, 10, 12]),
-    np.array([5, 6, 7, 8, 5, 6, 9, 5, 6, 7, 5, 6]),
-    np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0], dtype=bool),
+# p q a and p q b c, of which a and b c were sampled; p d, where d was; x y, where nothing was.
+P, Q, A, B, C, D, X, Y = range(1, 9)
+TREE = Ragged(
+    np.array([0, 3, 7, 9, 11]),
+    np.array([P, Q, A, P, Q, B, C, P, D, X, Y]),
+    np.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 0, 0], dtype=bool),
 )
 
 
 def test_prompts_are_what_stands_before_the_first_sampled_token() -> None:
-    assert SHARED.openings_R.tolist() == [2, 2, 1, 2]
-    assert by_prompt(SHARED, [0, 1, 2, 3]) == [[0, 1, 3], [2]]
-    assert by_prompt(SHARED, [2, 1]) == [[2], [1]]
+    assert TREE.openings_R.tolist() == [2, 2, 1, 2]
+    assert by_prompt(TREE, [0, 1, 2, 3]) == [[0, 1], [2], [3]]
+    assert by_prompt(TREE, [3, 1, 0]) == [[3], [1, 0]]
 
 
-def test_a_shared_prompt_by_hand() -> None:
-    assert plan_rows(SHARED, [0, 1, 2], seq_len=8, share_prompts=True) == [[[0, 1], [2]]]
-    rows = build_rows(SHARED, [[[0, 1], [2]]], length=10)
-    assert rows.token_ids_BT.tolist() == [[5, 6, 7, 8, 9, 5, 6, 7, 0, 0]]
-    assert rows.positions_BT.tolist() == [[0, 1, 2, 3, 2, 0, 1, 2, 0, 1]]
-    assert rows.documents_BT.tolist() == [[0, 0, 0, 0, 0, 1, 1, 1, 2, 2]]
-    assert rows.branches_BT.tolist() == [[0, 0, 1, 1, 2, 0, 1, 1, 0, 0]]
-    assert rows.target_K.tolist() == [7, 8, 9, 6, 7]
-    assert rows.place_K.tolist() == [1, 2, 1, 5, 6]  # 7 and 9 are both predicted by the end of their prompt
-    assert rows.source_K.tolist() == [2, 3, 6, 8, 9]
-    assert rows.sample_K.tolist() == [0, 0, 1, 2, 2]
+def test_shared_prefixes_by_hand() -> None:
+    assert plan_rows(TREE, [3, 2, 1, 0], seq_len=8, share_prefixes=True) == [[0, 1, 2, 3]]
+    rows = build_rows(TREE, [[0, 1, 2, 3]], length=9, share_prefixes=True)
+    assert rows.token_ids_BT.tolist() == [[P, Q, A, B, C, D, X, Y, 0]]
+    assert rows.positions_BT.tolist() == [[0, 1, 2, 2, 3, 1, 0, 1, 0]]
+    assert rows.ends_BT.tolist() == [[6, 5, 3, 5, 5, 6, 8, 8, 9]]
+    assert rows.target_K.tolist() == [A, B, C, D]
+    assert rows.place_K.tolist() == [1, 1, 3, 0]  # a and b both come after q
+    assert rows.source_K.tolist() == [2, 5, 6, 8]
+    assert rows.sample_K.tolist() == [0, 1, 1, 2]
 
 
-def test_a_prompt_stands_once_in_each_row_that_needs_it() -> None:
-    assert plan_rows(SHARED, [0, 1, 2], seq_len=4, share_prompts=True) == [[[0]], [[1]], [[2]]]
-    assert plan_rows(SHARED, [0, 1], seq_len=5, share_prompts=True) == [[[0, 1]]]
+def test_a_prefix_stands_once_in_each_row_that_needs_it() -> None:
+    assert plan_rows(TREE, [0, 1, 2], seq_len=5, share_prefixes=True) == [[0, 1], [2]]
+    assert plan_rows(TREE, [0, 1, 2], seq_len=4, share_prefixes=True) == [[0], [1], [2]]
+    with pytest.raises(ValueError, match=r"training.seq_len is 3; allowed: at least 4"):
+        plan_rows(TREE, [0, 1], seq_len=3, share_prefixes=True)
 
 
-@given(data=st.data(), seq_len=st.integers(10, 24))
-def test_a_branch_sees_exactly_its_sample(data: st.DataObject, seq_len: int) -> None:
-    samples = data.draw(
-        st.lists(
-            st.tuples(st.sampled_from([(1,), (1, 2), (1, 2, 3), (2,)]), st.lists(st.integers(1, 3), max_size=5)),
-            min_size=1,
-            max_size=9,
-        )
-    )
+def test_equal_samples_are_one_branch() -> None:
+    twice = Ragged(np.array([0, 2, 4]), np.array([P, A, P, A]), np.array([0, 1, 0, 1], dtype=bool))
+    rows = build_rows(twice, plan_rows(twice, [0, 1], 2, share_prefixes=True), share_prefixes=True)
+    assert rows.token_ids_BT.tolist() == [[P, A]]
+    assert (rows.place_K.tolist(), rows.target_K.tolist(), rows.sample_K.tolist()) == ([0, 0], [A, A], [0, 1])
+
+
+@given(data=st.data(), seq_len=st.integers(8, 24), share=st.booleans())
+def test_a_token_sees_exactly_what_is_before_it_in_its_sample(data: st.DataObject, seq_len: int, share: bool) -> None:
+    replies = st.lists(st.integers(1, 3), max_size=6)
+    samples = data.draw(st.lists(st.tuples(st.sampled_from([(1,), (1, 2), (2,)]), replies), min_size=1, max_size=9))
     tokens = [[*prompt, *reply] for prompt, reply in samples]
-    ragged_ = Ragged(
+    of_all = Ragged(
         np.cumsum([0, *map(len, tokens)]),
         np.concatenate([np.array(t) for t in tokens]),
-        np.concatenate([np.arange(len(p) + len(r)) >= len(p) for p, r in samples]),
+        np.concatenate([np.arange(len(t)) >= len(prompt) for t, (prompt, _) in zip(tokens, samples, strict=True)]),
     )
-    plan = plan_rows(ragged_, range(len(samples)), seq_len, share_prompts=True)
-    rows = build_rows(ragged_, plan)
+    plan = plan_rows(of_all, range(len(samples)), seq_len, share_prefixes=share)
+    assert sorted(r for row in plan for r in row) == list(range(len(samples)))
+    rows = build_rows(of_all, plan, share_prefixes=share)
     assert rows.token_ids_BT.shape[1] <= seq_len
-    mask = attention_masks(rows.documents_BT, rows.branches_BT)[:, 0].numpy()
-    assert sorted(rows.source_K.tolist()) == np.flatnonzero(ragged_.action_mask_N).tolist()
+    assert sorted(rows.source_K.tolist()) == np.flatnonzero(of_all.action_mask_N).tolist()
+    mask = attention_masks(rows.ends_BT)[:, 0].numpy()
     for b, place, target, source, r in zip(
         rows.row_K.tolist(), rows.place_K.tolist(), rows.target_K.tolist(), rows.source_K, rows.sample_K, strict=True
     ):
-        behind = source - ragged_.offsets_R[r]
+        behind = source - of_all.offsets_R[r]
         seen = np.flatnonzero(mask[b, place])
-        assert rows.token_ids_BT[b, seen].tolist() == tokens[r][:behind]  # all before it, in order, and nothing else
+        assert rows.token_ids_BT[b, seen].tolist() == tokens[r][:behind]  # in order, and nothing else
         assert rows.positions_BT[b, seen].tolist() == list(range(behind))
         assert target == tokens[r][behind]
 
 
 def test_flex_attention_is_given_the_same_mask() -> None:
-    rows = build_rows(SHARED, [[[0, 1], [2]], [[3, 1, 0]]])
-    dense = attention_masks(rows.documents_BT, rows.branches_BT)
-    flex = create_mask(attention_rule(rows.documents_BT, rows.branches_BT), 2, 1, *dense.shape[-2:], device="cpu")
+    ends_BT = build_rows(TREE, [[0, 1, 2], [3, 1]], share_prefixes=True).ends_BT
+    dense = attention_masks(ends_BT)
+    flex = create_mask(attention_rule(ends_BT), 2, 1, *dense.shape[-2:], device="cpu")
     assert dense.tolist() == flex.tolist()

@@ -14,7 +14,7 @@ from tasks.config import AlgorithmConfig, TrainingConfig
 from tasks.training.cold_start import imitation
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.tokens import SampledTokens, Totals
-from tasks.training.packing import Plan, Ragged, ragged
+from tasks.training.packing import Ragged, ragged
 from tasks.training.rows import Rows
 from tasks.training.train import window_loss
 from tasks.training.trainer import Trainer, token_logprobs
@@ -33,8 +33,8 @@ def trajectories() -> Ragged:
 class OneARow(Trainer):
     """Trains without packing: each trajectory has a row of its own, filled up to the longest."""
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> Plan:
-        return [[[r]] for r in members]
+    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+        return [[r] for r in members]
 
 
 def trainer(policy: Path, *, layout: type[Trainer] = Trainer, schedule_steps: int = 10, **changes: float) -> Trainer:
@@ -114,7 +114,7 @@ def window(policy: Path, ids: str = "abcd") -> pa.Table:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-def test_sharing_prompts_changes_neither_loss_nor_gradient(newborn_policy: Path, algorithm: AlgorithmConfig) -> None:
+def test_sharing_prefixes_changes_neither_loss_nor_gradient(newborn_policy: Path, algorithm: AlgorithmConfig) -> None:
     # Three games on one deck, three tokens of prompt, of which one goes on after the others; and one on another deck.
     table = window(newborn_policy)
     prompt = [7, 8, 9]
@@ -125,7 +125,7 @@ def test_sharing_prompts_changes_neither_loss_nor_gradient(newborn_policy: Path,
             row[name] = [filler] * 3 + row[name][1:]
     table = pa.Table.from_pylist(rows, schema=table.schema)
     alone = trainer(newborn_policy, max_norm=1e6, seq_len=32)
-    shared = trainer(newborn_policy, max_norm=1e6, seq_len=32, share_prompts=True)
+    shared = trainer(newborn_policy, max_norm=1e6, seq_len=32, share_prefixes=True)
     found, gradient, passes = a_step(table, alone, [0, 1, 2, 3], algorithm)
     other, other_gradient, other_passes = a_step(table, shared, [0, 1, 2, 3], algorithm)
     assert found == pytest.approx(other, rel=1e-4, abs=1e-6)
