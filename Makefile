@@ -30,7 +30,7 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
 
-bench: $(READY) ## packed against unpacked training
+bench: $(READY) ## packed, prefix-sharing and padded training
 	$(BIN)/python tests/benchmarks/packing.py
 
 parity: $(READY) ## each architecture against transformers and vLLM

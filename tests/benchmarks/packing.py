@@ -2,19 +2,22 @@
 
     make bench
 
-The same optimizer steps, with the default settings, by three layouts of the same trajectories:
+The same optimizer steps, with the default settings, by several layouts of the same trajectories:
 
     packed               several trajectories a row of training.seq_len, each its own document
     padded to longest    a trajectory a row, as long as the longest of the optimizer step
     padded to seq_len    a trajectory a row of training.seq_len
+    prefixes shared      packed, and what trajectories have in common once (training.share_prefixes)
 
-They take turns within one run, as machines are noisy; the rates are medians over the rounds, and count the
-trajectories' own tokens, never padding.
+First with the pairs of the default settings, then with groups of 16. They take turns within one run, as machines are
+noisy; the rates are medians over the rounds, and count the trajectories' own tokens, never padding, and each time that
+they occur.
 """
 
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,23 +68,22 @@ def blackjack_window(config: GrpoConfig) -> tuple[pa.Table, Path]:
     return take([batch], chosen.group_ids), policy
 
 
-def main() -> None:
-    use_scratch_folder()
-    config = GrpoConfig()
+def compare(config: GrpoConfig) -> None:
+    """Print how fast each layout trains on whole groups of `config.rollout.group_size`."""
     minibatch = config.training.minibatch_size
     window, policy = blackjack_window(config)
     data, _ = trainable(window)
-    order = np.random.default_rng(0).permutation(len(data))
-    steps = np.array_split(order, round(len(order) / minibatch))[:STEPS]
+    steps = np.array_split(np.arange(len(data)), round(len(data) / minibatch))[:STEPS]
     tokens = sum(int(data.lengths_R[members].sum()) for members in steps)
 
     trainers, seconds = {}, {}
-    for name, layout, rows in (
-        ("packed", Trainer, config.training.rows),
-        ("padded to longest", Padded, 2 * minibatch),
-        ("padded to seq_len", PaddedToSeqLen, config.training.rows),
+    for name, layout, changes in (
+        ("packed", Trainer, {}),
+        ("prefixes shared", Trainer, {"share_prefixes": True}),
+        ("padded to longest", Padded, {"rows": 2 * minibatch}),
+        ("padded to seq_len", PaddedToSeqLen, {}),
     ):
-        training = type(config.training).from_dict({**config.training.to_dict(), "rows": rows})
+        training = replace(config.training, **changes)
         trainers[name] = layout(policy, training, temperature=config.rollout.temperature, schedule_steps=1)
         seconds[name] = []
     for number in track(range(ROUNDS + 1), "rounds"):
@@ -93,16 +95,25 @@ def main() -> None:
             if number:  # the first round warms up
                 seconds[name].append(time.perf_counter() - started)
 
-    lengths = data.lengths_R
-    table = Table(title=f"{len(data):,} trajectories of {lengths.mean():.0f} tokens, the longest of {lengths.max()}")
+    lengths, size = data.lengths_R, config.rollout.group_size
+    title = f"groups of {size}: {len(data):,} trajectories of {lengths.mean():.0f} tokens, at most {lengths.max()}"
+    table = Table(title=title)
     table.add_column("layout")
     table.add_column("training tokens/s", justify="right")
-    table.add_column("packed is faster by", justify="right")
+    table.add_column("packed: times as fast", justify="right")
     packed = statistics.median(seconds["packed"])
     for name, taken in seconds.items():
         median = statistics.median(taken)
-        table.add_row(name, f"{tokens / median:,.0f}", "" if name == "packed" else f"{median / packed:.2f} x")
+        table.add_row(name, f"{tokens / median:,.0f}", "" if name == "packed" else f"{median / packed:.2f}")
     Console().print(table)
+
+
+def main() -> None:
+    """Compare with the default pairs, and with groups of 16."""
+    use_scratch_folder()
+    pairs = GrpoConfig()
+    compare(pairs)
+    compare(replace(pairs, rollout=replace(pairs.rollout, groups=64, max_groups=512, group_size=16)))
 
 
 if __name__ == "__main__":
