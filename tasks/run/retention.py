@@ -26,5 +26,8 @@ def _empty(folder: Path) -> None:
         return
     (folder / "policy.json").unlink(missing_ok=True)
     for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not path.name.startswith("_"):  # what the training measured
+            path.unlink()
     (folder / REMOVED).write_text("Removed by the run's own settings: retention.last and retention.every.\n")
