@@ -45,7 +45,9 @@ def train(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     def run(name: str, *, iterations: int = 2, config: dict | None = None, **inputs: object) -> Path:
         from workflows.grpo import grpo
 
-        settings = GrpoConfig.from_dict({**SMALL, **(config or {})})
+        changes = config or {}
+        stages = {stage: {**SMALL.get(stage, {}), **changes.get(stage, {})} for stage in SMALL | changes}
+        settings = GrpoConfig.from_dict(stages)
         grpo(run_name=name, iterations=iterations, config=settings, **inputs)
         return home / "runs" / name
 

@@ -232,6 +232,21 @@ def test_without_a_kl_nothing_is_scored(train):
         assert kept.select(SAMPLE.names).equals(sampled)
 
 
+def test_adapters_in_bfloat16_with_shared_prefixes_and_few_versions_kept(train):
+    training = {"lora": {"rank": 4}, "dtype": "bfloat16", "share_prefixes": True}
+    config = {"training": training, "rollout": {"dtype": "bfloat16"}, "retention": {"last": 3, "every": 4}}
+    run = train("adapters", iterations=4, config=config)
+    whole = [(run / "policies" / f"{version:05d}" / "policy.json").exists() for version in range(5)]
+    assert whole == [True, False, True, True, True]
+    assert measured(run, "policies", 1)["train/steps"] > 0  # what was measured stays
+    for version in (2, 3, 4):
+        assert (run / "policies" / f"{version:05d}" / "adapter" / "adapter_model.safetensors").is_file()
+    assert weights(run, 2) != weights(run, 3) != weights(run, 4)
+    # The generator samples what the trainer merged: within the limit of bfloat16, version after version.
+    assert all(0 < measured(run, "policies", v)["train/mismatch_mean"] < 0.1 for v in (2, 3, 4))
+    assert len(list((run / "states").glob("*/step-*"))) == 3
+
+
 def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, home: Path):
     from tasks.tracking.mlflow_store import client
 
