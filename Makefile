@@ -50,5 +50,27 @@ lock: $(READY) ## pin requirements.txt anew from pyproject.toml
 	  --no-emit-package torch --no-emit-package torchvision --no-emit-package torchaudio \
 	  --no-emit-package torchcodec --no-emit-package triton \
 	  | grep -v -E '^(nvidia-|cuda-)' > requirements.txt
+	for image in $(IMAGES); do cp requirements.txt images/$$image.txt && \
+	  $(BIN)/uv pip compile images/$$image.in -o images/$$image.txt --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --quiet || exit; done
 
-.PHONY: help setup run run-smollm2 test bench parity lint ui lock
+# flyte.config names the images; REGISTRY, where it is given, is written there first.
+IMAGES := cpu rollout training
+DOCKER ?= docker
+NAME = $$(sed -n "s/^$$image = //p" flyte.config)
+images: ## build the images that flyte.config names, in REGISTRY=…
+ifdef REGISTRY
+	sed -i -E 's#^((cpu|rollout|training) = ).*/#\1$(REGISTRY)/#' flyte.config
+	sed -i -E 's#(image: ).*/#\1$(REGISTRY)/#' images/environment.yaml
+endif
+	for image in $(IMAGES); do $(DOCKER) build --file images/$$image.Dockerfile --tag $(NAME) . || exit; done
+
+push: ## push them
+	for image in $(IMAGES); do $(DOCKER) push $(NAME) || exit; done
+
+package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
+	mkdir -p dist
+	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
+	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
+
+.PHONY: help setup run run-smollm2 test bench parity lint ui lock images push package

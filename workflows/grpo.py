@@ -17,12 +17,13 @@ from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import first_policy
 from tasks.reference.task import score_reference
+from tasks.resources import passed_on, pod
 from tasks.rollout.task import rollout
 from tasks.run.task import prepare
 from tasks.training.task import train
 
 
-@dynamic
+@dynamic(**pod("graph"), environment=passed_on())
 def iterate(run: Run, first: FlyteDirectory, iterations: int, lag: int, config: GrpoConfig) -> FlyteFile:
     """The loop, unrolled into a graph."""
     policies, batches, state, window = [first], [], None, Window()

@@ -7,6 +7,7 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Record, Run
+from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, failing_loudly
 
 
@@ -22,7 +23,7 @@ class Window(Record):
     uses: dict[str, int] = field(default_factory=dict)
 
 
-@task(cache=True, cache_version=CACHE_VERSION)
+@task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
 def select_window(
     run: Run, config: GrpoConfig, batches: list[FlyteDirectory], before: Window, policy_version: int
 ) -> Window:

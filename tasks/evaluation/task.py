@@ -8,10 +8,11 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 
 
-@task(cache=True, cache_version=CACHE_VERSION)
+@task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int) -> FlyteDirectory:
     """Play held-out decks with `policy`; writes evaluation.json and the heat map."""
     from tasks.evaluation.evaluate import flat_metrics, numbers
@@ -35,7 +36,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     return FlyteDirectory(str(folder))
 
 
-@task
+@task(**pod("cpu"))
 def report(run: Run, evaluations: list[FlyteDirectory], policy: FlyteDirectory, iterations: int) -> FlyteFile:
     """Write summary.json and the pictures, show the table, close the MLflow run; returns the summary."""
     from tasks.evaluation.report import write_report
@@ -45,7 +46,7 @@ def report(run: Run, evaluations: list[FlyteDirectory], policy: FlyteDirectory, 
     return FlyteFile(str(summary))
 
 
-@task
+@task(**pod("rollout"))
 def evaluate_once(
     policy: str, games: int, seed: int, environment: str, environment_url: str, config: RolloutConfig
 ) -> FlyteDirectory:

@@ -6,10 +6,11 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
+from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 
 
-@task(cache=True, cache_version=CACHE_VERSION)
+@task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
 def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint, from a directory or from the hub."""
     from tasks.policy import hub

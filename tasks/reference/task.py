@@ -6,10 +6,11 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
+from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, failing_loudly, read_metrics, stage_folder, write_metrics
 
 
-@task(cache=True, cache_version=CACHE_VERSION)
+@task(cache=True, cache_version=CACHE_VERSION, **pod("training"))
 def score_reference(
     run: Run, config: GrpoConfig, batch: FlyteDirectory, reference: FlyteDirectory, iteration: int
 ) -> FlyteDirectory:

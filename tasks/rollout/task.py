@@ -7,10 +7,11 @@ from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import RolloutConfig, Run
+from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, write_metrics
 
 
-@task(cache=True, cache_version=CACHE_VERSION)
+@task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
     from tasks.records import write_batch

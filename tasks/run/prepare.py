@@ -29,8 +29,12 @@ def check_inputs(
     seed: int,
     lag: int,
     config: GrpoConfig,
+    here: bool = True,
 ) -> dict[str, Any]:
-    """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with."""
+    """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with.
+
+    `here`: vLLM will run on this machine, as in `check_memory`.
+    """
     name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
     require(
         run_name == "" or re.fullmatch(name, run_name) is not None,
@@ -47,11 +51,15 @@ def check_inputs(
         config.buffer.max_age,
         f"{lag} or more with lag {lag}, every batch is that old when it is trained on",
     )
-    known = check_task(policy=policy, environment=environment, environment_url=environment_url, hub_names=True)
+    known = check_task(
+        policy=policy, environment=environment, environment_url=environment_url, hub_names=True, here=here
+    )
     return known or shape(config.tiny)
 
 
-def check_task(*, policy: str, environment: str, environment_url: str, hub_names: bool = False) -> dict[str, Any]:
+def check_task(
+    *, policy: str, environment: str, environment_url: str, hub_names: bool = False, here: bool = True
+) -> dict[str, Any]:
     """The config.json of a policy directory, or of a name on the hub; empty for `tiny`, which is yet to be made.
 
     Raises ValueError for a policy or an environment that is not there.
@@ -63,7 +71,7 @@ def check_task(*, policy: str, environment: str, environment_url: str, hub_names
         known = check_checkpoint(folder, name=policy, weights=weights)
     elif policy != "tiny":
         known = check_checkpoint(Path(policy))
-    if known:
+    if known and here:
         check_head_size(known)
     if environment_url:
         games = get_environment(environment).connect(environment_url)

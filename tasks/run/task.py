@@ -3,9 +3,10 @@
 from flytekit import FlyteContextManager, task
 
 from tasks.config import GrpoConfig, Run
+from tasks.resources import pod
 
 
-@task
+@task(**pod("cpu"))
 def prepare(
     run_name: str,
     policy: str,
@@ -31,9 +32,9 @@ def prepare(
         "seed": seed,
         "lag": lag,
     }
-    known = check_inputs(**inputs, config=config)  # type: ignore[arg-type]
     state = FlyteContextManager.current_context().execution_state
     here = state is not None and state.is_local_execution()
+    known = check_inputs(**inputs, config=config, here=here)  # type: ignore[arg-type]
     needs = check_memory(known, policy, config, lag=lag, here=here)
     use_scratch_folder()
     run = open_run(inputs, config, needs)

@@ -9,6 +9,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.buffer.task import Window
 from tasks.config import GrpoConfig, Run
+from tasks.resources import pod
 from tasks.stages import (
     CACHE_VERSION,
     STARTED,
@@ -27,7 +28,7 @@ class Trained(NamedTuple):
     state: FlyteDirectory
 
 
-@task(cache=True, cache_version=CACHE_VERSION)
+@task(cache=True, cache_version=CACHE_VERSION, **pod("training"))
 def train(
     run: Run,
     config: GrpoConfig,

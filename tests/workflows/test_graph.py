@@ -9,19 +9,20 @@ from functools import cache
 
 import pytest
 from flytekit import dynamic
-from flytekit.configuration import Image, ImageConfig, SerializationSettings
+from flytekit.configuration import ImageConfig, SerializationSettings
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 from flytekit.models.dynamic_job import DynamicJobSpec
 from flytekit.models.literals import BindingData
 from flytekit.types.directory import FlyteDirectory
 
+from tasks import resources
 from tasks.config import GrpoConfig, Run
 from workflows.grpo import iterate
 
 ITERATIONS = 4
 OTHER = '{"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 1}, "evaluation": {"every": 3}}'
-IMAGE = ImageConfig(default_image=Image("default", "registry.invalid/grpo", "none"))
-SETTINGS = SerializationSettings(image_config=IMAGE, project="grpo", domain="development", version="1")
+IMAGES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in resources.IMAGES})
+SETTINGS = SerializationSettings(image_config=IMAGES, project="grpo", domain="development", version="1")
 RUN = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///runs/mlflow.db")
 
 Node = tuple[str, int]

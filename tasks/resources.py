@@ -1,0 +1,111 @@
+"""The pod that each stage asks a Flyte cluster for: one record a role. A run on this machine asks for none.
+
+GRPO_RESOURCES changes single fields, where the tasks are registered:
+
+    export GRPO_RESOURCES='{"training": {"accelerator": "nvidia-h100", "mem": "160Gi"}, "rollout": {"retries": 5}}'
+
+A `@dynamic` graph is compiled in a pod, which has another environment: `passed_on` takes the variable there. The names
+of the images are in flyte.config.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from flytekit import Resources
+from flytekit.extras.accelerators import GPUAccelerator
+
+from tasks.config import Record, check_given, require
+
+VARIABLE = "GRPO_RESOURCES"
+IMAGES = ("cpu", "rollout", "training")  # images/<name>.Dockerfile
+QUANTITY = r"\d+(\.\d+)?(m|[KMGT]i?)?"
+
+
+@dataclass(frozen=True)
+class Pod(Record):
+    """What one pod gets, and what becomes of it when it is lost.
+
+    Retries are for lost pods: a stage that raises an error ends the run at once, Flyte repeats none of those. They
+    change no result: each stage is deterministic, and what it writes is there whole or not at all.
+    """
+
+    image: str  # one of IMAGES
+    cpu: str  # cores; asked for and allowed alike, as all that follows
+    mem: str  # with shared_memory
+    disk: str  # the pod's own, for what it reads and writes: batches, policies, trainer states
+    gpu: int = 0
+    accelerator: str = ""  # the cluster's name for a kind of GPU; "" takes any
+    shared_memory: str = ""  # of /dev/shm; "" leaves the 64 MiB that a container has
+    retries: int = 3
+    timeout_minutes: int = 60  # of one try; 0 sets no limit
+    interruptible: bool = False  # may run on nodes that the cloud takes back
+
+    def __post_init__(self) -> None:
+        require(self.image in IMAGES, f"{VARIABLE} image", self.image, ", ".join(IMAGES))
+        for name in ("cpu", "mem", "disk", "shared_memory"):
+            given = getattr(self, name)
+            fine = re.fullmatch(QUANTITY, given) is not None or (name == "shared_memory" and given == "")
+            require(fine, f"{VARIABLE} {name}", given, 'a Kubernetes quantity, such as "8" or "64Gi"')
+        require(self.gpu >= 0, f"{VARIABLE} gpu", self.gpu, "0 or more")
+        require(self.retries >= 0, f"{VARIABLE} retries", self.retries, "0 or more")
+        require(self.timeout_minutes >= 0, f"{VARIABLE} timeout_minutes", self.timeout_minutes, "0 (no limit) or more")
+
+
+# Sized by the estimates of tasks/policy/memory.py for Qwen2.5-1.5B, whose training wants a GPU of 80 GB; none of it has
+# been measured on a cluster.
+GPU = {"gpu": 1, "accelerator": "nvidia-a100-80gb", "shared_memory": "16Gi"}
+ROLES = {
+    "cpu": Pod("cpu", cpu="2", mem="8Gi", disk="20Gi"),
+    # Compiles the loop; the clock of such a node runs until the last stage in it has ended.
+    "graph": Pod("cpu", cpu="1", mem="2Gi", disk="5Gi", timeout_minutes=0),
+    "policy": Pod("training", cpu="4", mem="32Gi", disk="60Gi"),  # brings policy 0; `tiny` is made by the trainer
+    # What is lost with a rollout's or an evaluation's pod is sampled again, token for token.
+    "rollout": Pod("rollout", cpu="8", mem="64Gi", disk="60Gi", timeout_minutes=120, interruptible=True, **GPU),
+    "training": Pod("training", cpu="8", mem="96Gi", disk="200Gi", timeout_minutes=240, **GPU),
+}
+
+
+def read_roles(given: str) -> dict[str, Pod]:
+    """ROLES with the changes of GRPO_RESOURCES, JSON; ValueError, in one sentence, for what it cannot mean."""
+    if not given:
+        return ROLES
+    try:
+        changes = json.loads(given)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{VARIABLE} is no JSON ({error}); allowed: an object of roles: {', '.join(ROLES)}.") from None
+    require(isinstance(changes, dict), VARIABLE, given, f"an object of roles: {', '.join(ROLES)}")
+    for role, fields in changes.items():
+        require(role in ROLES, f"a role in {VARIABLE}", role, ", ".join(ROLES))
+        check_given(Pod, fields, f"{VARIABLE}.{role}")
+    return {role: replace(default, **changes.get(role, {})) for role, default in ROLES.items()}
+
+
+_given = os.environ.get(VARIABLE, "")
+_roles = read_roles(_given)
+
+
+def pod(role: str) -> dict[str, Any]:
+    """The arguments of `@task` by which a stage asks for the pod of its role."""
+    asked = _roles[role]
+    size = Resources(
+        cpu=asked.cpu, mem=asked.mem, ephemeral_storage=asked.disk, gpu=str(asked.gpu) if asked.gpu else None
+    )
+    return {
+        "container_image": f"{{{{.image.{asked.image}}}}}",
+        "requests": size,
+        "limits": size,
+        "accelerator": GPUAccelerator(asked.accelerator) if asked.gpu and asked.accelerator else None,
+        "shared_memory": asked.shared_memory or None,
+        "retries": asked.retries,
+        "timeout": timedelta(minutes=asked.timeout_minutes),
+        "interruptible": asked.interruptible,
+    }
+
+
+def passed_on() -> dict[str, str]:
+    """The environment by which a pod that compiles a graph asks for the same pods as was asked for here."""
+    return {VARIABLE: _given} if _given else {}

