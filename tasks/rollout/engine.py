@@ -102,6 +102,10 @@ class Engine:
         )
         return [_completion(output.outputs[0]) for output in outputs]
 
+    def close(self) -> None:
+        """Give back the attention cache, which would stay even when nothing refers to the engine any more."""
+        self.llm.llm_engine.engine_core.shutdown()
+
 
 def _untied(policy: Path) -> Iterator[tuple[str, Any]]:
     """All weights of a checkpoint by name, the embeddings once more as the output head."""
@@ -145,7 +149,9 @@ def open_engine(policy: Path, config: RolloutConfig) -> Engine:
     shape = json.loads((policy / "config.json").read_text())
     key = json.dumps([shape, config.dtype, config.kv_cache_gib, config.gpu_memory_utilization], sort_keys=True)
     if key not in _warm:
-        _warm.clear()  # one at a time: each holds its share of the memory
+        for old in _warm.values():  # one at a time: each holds its share of the memory
+            old.close()
+        _warm.clear()
         machine.check_generator(policy, config)
         _warm[key] = Engine(policy, config)
     _warm[key].load(policy, info.digest)

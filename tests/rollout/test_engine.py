@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from checkpoints import PROMPTS, SERVED, TRAINING, gap, make_checkpoint, sample, trained
@@ -94,3 +95,12 @@ def test_every_architecture_before_and_after_an_update(shape: str, tiny_policy: 
     policy, trainer = trained(first, tmp_path / "next")
     assert gap(trainer, before) > 0.1  # the update changed something
     assert gap(trainer, sample(open_engine(policy, CONFIG))) <= 1e-4
+
+
+def test_an_engine_that_is_replaced_gives_its_memory_back(newborn_policy: Path) -> None:
+    def open_with(share: float) -> int:
+        open_engine(newborn_policy, RolloutConfig(gpu_memory_utilization=share))  # another setting, another engine
+        return psutil.Process().memory_info().rss
+
+    first = open_with(0.5)
+    assert open_with(0.6) - first < 2**29  # each has an attention cache of 2**30 bytes
