@@ -100,11 +100,11 @@ def compare(config: GrpoConfig) -> None:
     table = Table(title=title)
     table.add_column("layout")
     table.add_column("training tokens/s", justify="right")
-    table.add_column("packed: times as fast", justify="right")
+    table.add_column("times packed", justify="right")
     packed = statistics.median(seconds["packed"])
     for name, taken in seconds.items():
         median = statistics.median(taken)
-        table.add_row(name, f"{tokens / median:,.0f}", "" if name == "packed" else f"{median / packed:.2f}")
+        table.add_row(name, f"{tokens / median:,.0f}", f"{packed / median:.2f}")
     Console().print(table)
 
 
