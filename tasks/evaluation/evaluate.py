@@ -20,7 +20,7 @@ from tasks.environments.catalog import EnvironmentKind, get_environment
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_info
 from tasks.rollout.engine import open_engine
-from tasks.rollout.episodes import FORFEIT, Episode
+from tasks.rollout.episodes import Episode
 from tasks.rollout.rollout import open_games, play_in_waves
 from tasks.seeds import derived_seed, held_out_seeds
 
@@ -101,7 +101,7 @@ def evaluate_policy(
     kind = get_environment(environment, thinking=rollout.thinking)
 
     def rewards(episodes: Sequence[Episode]) -> np.ndarray:
-        return np.array([FORFEIT if e.reward is None else e.reward for e in episodes])
+        return np.array([e.earned for e in episodes])
 
     greedy = _episodes(policy, kind, rollout, url, games, seed, temperature=0.0)
     sampled = _episodes(policy, kind, rollout, url, min(games, SAMPLED), seed, temperature=rollout.temperature)

@@ -50,6 +50,11 @@ class Episode:
     decisions: list[tuple[Any, Any]] = field(default_factory=list)  # (observation, action), for the evaluation
 
     @property
+    def earned(self) -> float:
+        """What people are shown: the environment's own reward, FORFEIT where a reply ended the game."""
+        return FORFEIT if self.reward is None else self.reward
+
+    @property
     def present(self) -> Transcript:
         """The transcript that the next reply belongs to; its messages are the whole conversation so far."""
         return self.transcripts[-1]

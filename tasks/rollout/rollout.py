@@ -16,7 +16,7 @@ from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import read_info
 from tasks.records import Sample, to_table
 from tasks.rollout.engine import Engine, open_engine
-from tasks.rollout.episodes import FORFEIT, Episode, play
+from tasks.rollout.episodes import Episode, play
 from tasks.seeds import derived_seed, training_seed
 
 
@@ -109,7 +109,7 @@ def sample_batch(
             ]
             samples += new
             near_misses += sum(e.near_miss for e in episodes)
-            earned += sum(FORFEIT if e.reward is None else e.reward for e in episodes)
+            earned += sum(e.earned for e in episodes)
             played += wave
             kept += _kept(new)
         seconds = time.perf_counter() - ready

@@ -55,16 +55,13 @@ def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1, *, 
     for b, row in enumerate(plan):
         path, end = np.zeros(0, dtype=np.int64), 0  # the places of the sample at hand, the first place that is free
         for r, common in zip(row, shared[b], strict=True):
-            tokens, sampled = (
-                data.tokens(r),
-                np.flatnonzero(data.action_mask_N[data.offsets_R[r] : data.offsets_R[r + 1]]),
-            )
+            first, last = data.offsets_R[r], data.offsets_R[r + 1]
+            tokens, sampled = data.tokens(r), np.flatnonzero(data.action_mask_N[first:last])
             ends[b, path[common:]] = end  # nothing goes on from these
             path = np.concatenate([path[:common], np.arange(end, end + len(tokens) - common)])
             end += len(tokens) - common
             token_ids[b, path], positions[b, path] = tokens, np.arange(len(tokens))
-            source = data.offsets_R[r] + sampled
-            found.append((sampled * 0 + b, path[sampled - 1], tokens[sampled], source, sampled * 0 + r))
+            found.append((sampled * 0 + b, path[sampled - 1], tokens[sampled], first + sampled, sampled * 0 + r))
         ends[b, path], ends[b, end:] = end, T
         positions[b, end:] = np.arange(T - end)
 
