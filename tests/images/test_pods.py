@@ -10,23 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from small import SMALL
 from tasks.config import Run
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
-    "rollout": {"groups": 24, "max_groups": 24, "group_size": 4},
+    **SMALL,
     "algorithm": {"kl_coefficient": 0},  # then what is scored, is so beside the loop, in the process that trains
-    "training": {"minibatch_size": 32},
-    "evaluation": {"games": 64},
-    "tiny": {
-        "hidden_size": 64,
-        "layers": 1,
-        "heads": 2,
-        "cold_start_steps": 20,
-        "cold_start_games": 64,
-        "cold_start_batch": 16,
-        "cold_start_learning_rate": 0.01,
-    },
 }
 # As in a pod: a task execution, no local one. Missing packages are those that no pin of the image brings.
 PRELUDE = f"""

@@ -9,23 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from small import SMALL
 from tasks.config import GrpoConfig
 
 ROOT = Path(__file__).parents[2]
-SMALL = {
-    "rollout": {"groups": 24, "max_groups": 24, "group_size": 4},
-    "training": {"minibatch_size": 32},
-    "evaluation": {"games": 128},
-    "tiny": {
-        "hidden_size": 64,
-        "layers": 1,
-        "heads": 2,
-        "cold_start_steps": 60,
-        "cold_start_games": 256,
-        "cold_start_batch": 16,
-        "cold_start_learning_rate": 0.01,
-    },
-}
 Command = Callable[..., tuple[list[str], dict[str, str]]]
 
 
