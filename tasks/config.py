@@ -263,6 +263,19 @@ class RetentionConfig(Record):
 
 
 @dataclass(frozen=True)
+class TrackingConfig(Record):
+    """What MLflow gets beside the numbers."""
+
+    model: str = ""  # name of the policies in the registry; "" takes grpo-<environment>
+    trace_groups: int = 2  # groups an iteration whose games become traces
+    max_traces: int = 200  # games a run at most that become traces
+
+    def __post_init__(self) -> None:
+        require(self.trace_groups >= 0, "tracking.trace_groups", self.trace_groups, "0 (no traces) or more")
+        require(self.max_traces >= 0, "tracking.max_traces", self.max_traces, "0 (no traces) or more")
+
+
+@dataclass(frozen=True)
 class TinyPolicyConfig(Record):
     """The checkpoint that `--policy tiny` makes, and its supervised cold start."""
 
@@ -304,6 +317,7 @@ class GrpoConfig(Record):
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     tiny: TinyPolicyConfig = field(default_factory=TinyPolicyConfig)
 
     def __post_init__(self) -> None:
