@@ -255,7 +255,7 @@ class RetentionConfig(Record):
     """What a run keeps on disk of the versions that it has left behind. Trajectories and evaluations stay, always."""
 
     last: int = 3  # newest versions, with their trainer states; a run goes on from these
-    every: int = 1  # also each policy whose version is a multiple of this; policy 0 always
+    every: int = 1  # also each policy whose version is a multiple of this; policy 0 and those evaluated always
 
     def __post_init__(self) -> None:
         require(self.last >= 3, "retention.last", self.last, "3 or more, a stage that is repeated may need so many")

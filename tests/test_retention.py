@@ -1,48 +1,43 @@
-"""What a run keeps of its versions."""
+"""What a run keeps of its versions; which of them it leaves behind is tested with the graph."""
 
-from pathlib import Path
-
+import fsspec
 import pytest
 
-from tasks.config import RetentionConfig
 from tasks.policy.checkpoint import read_info
-from tasks.run.retention import drop_old_versions
+from tasks.run.retention import empty
 
 
-def a_run(folder: Path, versions: int) -> Path:
-    for stage in ("policies", "states", "trajectories"):
-        for version in range(versions):
-            (folder / stage / f"{version:05d}" / "step-1").mkdir(parents=True)
-            (folder / stage / f"{version:05d}" / "content").write_text("1")
-            (folder / stage / f"{version:05d}" / "_steps.csv").write_text("1")
-            (folder / stage / f"{version:05d}" / "step-1" / "shard").write_text("1")
-    return folder
+@pytest.fixture(params=["file", "memory"])
+def policy(request, tmp_path):
+    """A policy's or a state's folder, on a disk and in object storage: files, and its path there."""
+    files = fsspec.filesystem(request.param)
+    folder = str(tmp_path / "00001") if request.param == "file" else f"/{tmp_path.name}/00001"
+    files.makedirs(f"{folder}/step-1")
+    for name in ("policy.json", "model.safetensors", "_steps.csv", "step-1/shard"):
+        files.pipe_file(f"{folder}/{name}", b"1")
+    return files, folder
 
 
-def whole(folder: Path) -> list[int]:
-    return [int(path.name) for path in sorted(folder.iterdir()) if (path / "content").exists()]
+def names(files, folder):
+    return sorted(path.rpartition("/")[2] for path in files.ls(folder, detail=False))
 
 
-def test_the_newest_versions_and_every_nth_policy_stay(tmp_path):
-    run = a_run(tmp_path, 12)
-    for newest in range(1, 12):
-        drop_old_versions(run, newest, RetentionConfig(last=3, every=4))
-    assert whole(run / "policies") == [0, 4, 8, 9, 10, 11]
-    assert whole(run / "states") == [9, 10, 11]
-    assert whole(run / "trajectories") == list(range(12))
-    # A cached stage finds the folder that was its result.
-    assert sorted(path.name for path in (run / "policies" / "00002").iterdir()) == ["_removed.txt", "_steps.csv"]
+def test_what_was_measured_stays_and_a_note(policy):
+    files, folder = policy
+    for _ in range(2):  # a repeated stage finds its work done
+        empty(files, folder)
+        # A cached stage finds the folder that was its result.
+        assert names(files, folder) == ["_removed.txt", "_steps.csv"]
 
 
-def test_by_default_all_policies_stay(tmp_path):
-    run = a_run(tmp_path, 6)
-    drop_old_versions(run, 5, RetentionConfig())
-    assert whole(run / "policies") == list(range(6))
-    assert whole(run / "states") == [3, 4, 5]
+def test_a_folder_that_is_not_there_stays_so(policy):
+    files, folder = policy
+    empty(files, f"{folder}-other")
+    assert not files.exists(f"{folder}-other")
 
 
 def test_a_policy_that_was_removed_says_so(tmp_path):
-    run = a_run(tmp_path, 6)
-    drop_old_versions(run, 5, RetentionConfig(every=10))
+    (tmp_path / "policy.json").write_text("{}")
+    empty(fsspec.filesystem("file"), str(tmp_path))
     with pytest.raises(ValueError, match="which its run removed"):
-        read_info(run / "policies" / "00001")
+        read_info(tmp_path)

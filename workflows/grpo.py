@@ -7,6 +7,8 @@ The graph is the schedule. With lag 0 rollout v waits for policy v; with lag 1 i
 a cluster it runs beside the training of policy v.
 """
 
+from typing import NamedTuple
+
 from flytekit import dynamic, workflow
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
@@ -19,39 +21,87 @@ from tasks.policy.task import first_policy
 from tasks.reference.task import score_reference
 from tasks.resources import passed_on, pod
 from tasks.rollout.task import rollout
-from tasks.run.task import prepare
+from tasks.run.task import prepare, retire
 from tasks.training.task import train
+
+# Iterations in one graph, and graphs in one that chains them. Flyte keeps the state of every node of a running graph in
+# one Kubernetes object, of at most about 1 MB; what has ended counts as a single node.
+SEGMENT = 50
+
+
+class Progress(NamedTuple):
+    """How far a training has come: what the next iteration, or the next segment, goes on from."""
+
+    policies: list[FlyteDirectory]  # the newest versions, the last of them is the present one
+    states: list[FlyteDirectory]  # the trainer's, of the same versions; none for version 0
+    batches: list[FlyteDirectory]  # those in reach of the next window, and the last
+    window: Window
+    evaluations: list[FlyteDirectory]  # all so far
 
 
 @dynamic(**pod("graph"), environment=passed_on())
-def iterate(run: Run, first: FlyteDirectory, iterations: int, lag: int, config: GrpoConfig) -> FlyteFile:
-    """The loop, unrolled into a graph."""
-    policies, batches, state, window = [first], [], None, Window()
-    evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
-    for v in range(iterations):
-        sampler = policies[max(0, v - lag)]
+def iterate(
+    run: Run,
+    config: GrpoConfig,
+    iterations: int,
+    lag: int,
+    first: FlyteDirectory,
+    begin: int,
+    end: int,
+    policies: list[FlyteDirectory],
+    states: list[FlyteDirectory],
+    batches: list[FlyteDirectory],
+    window: Window,
+    evaluations: list[FlyteDirectory],
+) -> Progress:
+    """Iterations `begin` to `end` - 1, unrolled into a graph; more than SEGMENT of them as a chain of such graphs."""
+    so_far = Progress(policies, states, batches, window, evaluations)
+    if end - begin > SEGMENT:
+        size = SEGMENT
+        while size * SEGMENT < end - begin:
+            size *= SEGMENT
+        for start in range(begin, end, size):
+            stop = min(start + size, end)
+            so_far = iterate(run, config, iterations, lag, first, start, stop, *so_far)
+        return so_far
+    if begin == 0:
+        evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
+    for v in range(begin, end):
+        sampler = policies[-1 - min(lag, v)]
         batch = rollout(run=run, config=config.rollout, policy=sampler, iteration=v)
         if config.algorithm.kl_coefficient:
             batch = score_reference(run=run, config=config, batch=batch, reference=first, iteration=v)
-        batches.append(compute_advantages(run=run, config=config, batch=batch, iteration=v))
-        recent = batches[-(config.buffer.max_age + 1) :]
-        window = select_window(run=run, config=config, batches=recent, before=window, policy_version=v)
+        batch = compute_advantages(run=run, config=config, batch=batch, iteration=v)
+        batches = [*batches, batch][-(config.buffer.max_age + 1) :]
+        window = select_window(run=run, config=config, batches=batches, before=window, policy_version=v)
         trained = train(
             run=run,
             config=config,
             iterations=iterations,
             window=window,
-            batches=recent,
-            policy=policies[v],
+            batches=batches,
+            policy=policies[-1],
             sampler=sampler,
-            state=state,
+            state=states[-1] if states else None,
             iteration=v,
         )
-        policies.append(trained.policy)
-        state = trained.state
-        if (v + 1) % config.evaluation.every == 0 or v + 1 == iterations:
-            evaluations.append(evaluate(run=run, config=config, policy=trained.policy, version=v + 1))
-    return report(run=run, evaluations=evaluations, policy=policies[-1], iterations=iterations)
+        policies, states = [*policies, trained.policy], [*states, trained.state]
+        evaluated = is_evaluated(v + 1, iterations, config)
+        if evaluated:
+            evaluations = [*evaluations, evaluate(run=run, config=config, policy=trained.policy, version=v + 1)]
+        last = config.retention.last
+        old = v + 1 - last
+        if old > 0:
+            kept = old % config.retention.every == 0 or is_evaluated(old, iterations, config)
+            left = states[:-last] if kept else [*states[:-last], *policies[:-last]]
+            retire(run=run, folders=left, after=trained.policy)
+        policies, states = policies[-last:], states[-last:]
+    return Progress(policies, states, batches, window, evaluations)
+
+
+def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:
+    """Whether a policy of the run plays held-out decks: every Nth, the first and the last."""
+    return version % config.evaluation.every == 0 or version == iterations
 
 
 @workflow
@@ -93,4 +143,18 @@ def grpo(
         config=config,
     )
     first = first_policy(run=run, policy=policy, config=config)
-    return iterate(run=run, first=first, iterations=iterations, lag=lag, config=config)
+    done = iterate(
+        run=run,
+        config=config,
+        iterations=iterations,
+        lag=lag,
+        first=first,
+        begin=0,
+        end=iterations,
+        policies=[first],
+        states=[],
+        batches=[],
+        window=Window(),
+        evaluations=[],
+    )
+    return report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)

@@ -37,12 +37,17 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
 
 
 @task(**pod("cpu"))
-def report(run: Run, evaluations: list[FlyteDirectory], policy: FlyteDirectory, iterations: int) -> FlyteFile:
-    """Write summary.json and the pictures, show the table, close the MLflow run; returns the summary."""
+def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDirectory], iterations: int) -> FlyteFile:
+    """Write summary.json and the pictures, show the table, close the MLflow run; returns the summary.
+
+    The last of the `policies` is what the training made.
+    """
     from tasks.evaluation.report import write_report
 
     with failing_loudly(run):
-        summary = write_report(run, [Path(e.download()) for e in evaluations], Path(policy.download()), iterations)
+        summary = write_report(
+            run, [Path(e.download()) for e in evaluations], Path(policies[-1].download()), iterations
+        )
     return FlyteFile(str(summary))
 
 

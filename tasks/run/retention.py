@@ -3,31 +3,22 @@
 The folders stay, emptied, with a note: cached stages whose result they are still find them.
 """
 
-import shutil
-from pathlib import Path
+from fsspec import AbstractFileSystem
 
-from tasks.config import RetentionConfig
 from tasks.policy.checkpoint import REMOVED
 
 
-def drop_old_versions(run_folder: Path, newest: int, config: RetentionConfig) -> None:
-    """Empty the folders of versions before the `config.last` up to `newest`, but policies that `config.every` keeps.
+def empty(files: AbstractFileSystem, folder: str) -> None:
+    """Remove what `folder`, on a disk or in object storage, holds of a policy or of a trainer's state.
 
-    Removed in this order, so that a process killed here leaves nothing that looks like a policy and is none.
+    `policy.json` goes first, so that a process killed here leaves nothing that looks like a policy and is none. What
+    the training measured, in files that begin with an underscore, stays.
     """
-    for version in range(newest - config.last + 1):
-        _empty(run_folder / "states" / f"{version:05d}")
-        if version % config.every:
-            _empty(run_folder / "policies" / f"{version:05d}")
-
-
-def _empty(folder: Path) -> None:
-    if not folder.is_dir() or (folder / REMOVED).exists():
+    if not files.isdir(folder) or files.exists(f"{folder}/{REMOVED}"):
         return
-    (folder / "policy.json").unlink(missing_ok=True)
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif not path.name.startswith("_"):  # what the training measured
-            path.unlink()
-    (folder / REMOVED).write_text("Removed by the run's own settings: retention.last and retention.every.\n")
+    if files.exists(f"{folder}/policy.json"):
+        files.rm_file(f"{folder}/policy.json")
+    for path in files.ls(folder, detail=False):
+        if not path.rstrip("/").rpartition("/")[2].startswith("_"):
+            files.rm(path, recursive=True)
+    files.pipe_file(f"{folder}/{REMOVED}", b"Removed by the run's own settings: retention.last and retention.every.\n")

@@ -1,9 +1,11 @@
 """Flyte shell of the first stage."""
 
 from flytekit import FlyteContextManager, task
+from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
+from tasks.stages import failing_loudly
 
 
 @task(**pod("cpu"))
@@ -41,3 +43,15 @@ def prepare(
     left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
     console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return run
+
+
+@task(**pod("cpu"))
+def retire(run: Run, folders: list[FlyteDirectory], after: FlyteDirectory) -> None:
+    """Empty `folders`, policies and trainer states that nothing reads any more once policy `after` is there."""
+    from tasks.run.retention import empty
+
+    access = FlyteContextManager.current_context().file_access
+    with failing_loudly(run):
+        for folder in folders:
+            place = str(folder.remote_source or folder.path)
+            empty(access.get_filesystem_for_path(place), place.rstrip("/"))

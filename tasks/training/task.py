@@ -45,9 +45,7 @@ def train(
     `sampler` is the policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
-    from tasks.folders import run_folder
     from tasks.records import read_batch
-    from tasks.run.retention import drop_old_versions
     from tasks.training.train import next_policy
 
     with failing_loudly(run):
@@ -71,6 +69,5 @@ def train(
         metrics["time/iteration_s"] = time.time() - started
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
         write_metrics(run, target, metrics, step=iteration)
-        drop_old_versions(run_folder(run.name), iteration + 1, config.retention)
         show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))

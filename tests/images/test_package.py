@@ -23,6 +23,7 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.types.directory import FlyteDirectory
 
+from tasks.buffer.task import Window
 from tasks.config import GrpoConfig, Run
 from tasks.resources import read_roles
 from tasks.stages import CACHE_VERSION
@@ -49,6 +50,7 @@ NEVER_CACHED = {
     "tasks.evaluation.task.evaluate_once": ROLLOUT,
     "tasks.evaluation.task.report": CPU,
     "tasks.run.task.prepare": CPU,
+    "tasks.run.task.retire": CPU,
     "workflows.grpo.iterate": ("cpu", "1", "2Gi", "5Gi", "", "", "", 3, 0, False),
 }
 Templates = dict[str, TaskTemplate]
@@ -146,6 +148,7 @@ def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, by
             "tasks.run.task.prepare",
             "tasks.policy.task.first_policy",
             "workflows.grpo.iterate",
+            "tasks.evaluation.task.report",
         ],
         "workflows.evaluation.evaluate": ["tasks.evaluation.task.evaluate_once"],
     }
@@ -168,17 +171,25 @@ def test_single_fields_are_changed_by_the_environment(changed: Templates) -> Non
 
 def compiled(template: TaskTemplate, folder: Path) -> dynamic_job_pb2.DynamicJobSpec:
     """What `iterate` leaves for Flyte, run by its container's command in an empty folder."""
+    first = FlyteDirectory.from_source("s3://bucket/policies/00000")
     given = {
         "run": Run("monday", "6f9c", 0, "blackjack", "", "4be1", "http://mlflow.invalid"),
-        "first": FlyteDirectory.from_source("s3://bucket/policies/00000"),
+        "first": first,
         "iterations": 2,
         "lag": 0,
         "config": GrpoConfig(),
+        "begin": 0,
+        "end": 2,
+        "policies": [first],
+        "states": [],
+        "batches": [],
+        "window": Window(),
+        "evaluations": [],
     }
     context = FlyteContextManager.current_context()
     inputs = literals_pb2.LiteralMap()
     for name, value in given.items():
-        kind = type(value)
+        kind = list[FlyteDirectory] if isinstance(value, list) else type(value)
         literal = TypeEngine.to_literal(context, value, kind, TypeEngine.to_literal_type(kind))
         inputs.literals[name].CopyFrom(literal.to_flyte_idl())
     (folder / "inputs.pb").write_bytes(inputs.SerializeToString())
@@ -211,7 +222,7 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
 ) -> None:
     registered = {"packaged": packaged[1], "changed": changed}[which]
     graph = compiled(registered["workflows.grpo.iterate"], tmp_path)
-    assert len(graph.nodes) == 2 * 5 + 3
+    assert len(graph.nodes) == 2 * 5 + 2
     found = {template.id.name: template for template in graph.tasks}
     assert found.keys() == {node.task_node.reference_id.name for node in graph.nodes}
     assert {name: asked(template) for name, template in found.items()} == {

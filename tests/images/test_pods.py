@@ -103,7 +103,7 @@ train.task_function(**inputs, window=window, batches=batches, policy=policy, sam
         """
 from tasks.evaluation.task import report
 evaluations = [folder("evaluations/00000")]
-report.task_function(run=run, evaluations=evaluations, policy=folder("policies/00001"), iterations=1)
+report.task_function(run=run, evaluations=evaluations, policies=[folder("policies/00001")], iterations=1)
 """,
     ),
 ]

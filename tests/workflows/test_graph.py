@@ -16,8 +16,9 @@ from flytekit.models.literals import BindingData
 from flytekit.types.directory import FlyteDirectory
 
 from tasks import resources
+from tasks.buffer.task import Window
 from tasks.config import GrpoConfig, Run
-from workflows.grpo import iterate
+from workflows.grpo import SEGMENT, Progress, iterate
 
 ITERATIONS = 4
 OTHER = '{"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 1}, "evaluation": {"every": 3}}'
@@ -28,8 +29,20 @@ RUN = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///runs/mlflow.d
 Node = tuple[str, int]
 
 
-def compiled(lag: int, config: str) -> DynamicJobSpec:
-    """What the task of `iterate` hands back on a cluster."""
+def compiled(
+    lag: int,
+    config: str,
+    begin: int = 0,
+    end: int = ITERATIONS,
+    iterations: int = 0,
+    **folders: list[FlyteDirectory],
+) -> DynamicJobSpec:
+    """What the task of `iterate` hands back on a cluster, for a run of `iterations`, `end` where they are not given.
+
+    `folders` is what the segment before hands on.
+    """
+    first = FlyteDirectory.from_source("s3://bucket/policies/00000")
+    before = {"policies": [first], "states": [], "batches": [], "evaluations": [], **folders}
     context = FlyteContextManager.current_context()
     remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
     with FlyteContextManager.with_context(
@@ -38,10 +51,14 @@ def compiled(lag: int, config: str) -> DynamicJobSpec:
         # A task of its own each time, as in a new process: flytekit keeps the first graph that a task made.
         return dynamic(iterate.task_function).execute(
             run=RUN,
-            first=FlyteDirectory.from_source("s3://bucket/policies/00000"),
-            iterations=ITERATIONS,
+            first=first,
+            iterations=iterations or end,
             lag=lag,
             config=GrpoConfig.from_json(config),
+            begin=begin,
+            end=end,
+            window=Window(),
+            **before,
         )
 
 
@@ -131,16 +148,12 @@ def test_without_a_kl_nothing_is_scored() -> None:
         assert found.inputs["compute_advantages", v]["batch"] == [(("rollout", v), "o0")]
 
 
-def test_evaluations_hold_up_nothing_but_the_report() -> None:
+def test_evaluations_hold_up_nothing() -> None:
     found = graph(lag=0, config=OTHER)
     made = [found.inputs["evaluate", i]["policy"] for i in range(3)]
     assert made == [[], [(("train", 2), "policy")], [(("train", 3), "policy")]]  # the first, the third, the last
     assert ("evaluate", 3) not in found.inputs
-    held_up = {
-        stage for stage, number in found.inputs for before in found.before((stage, number)) if before[0] == "evaluate"
-    }
-    assert held_up == {"report"}
-    assert found.inputs["report", 0]["evaluations"] == [(("evaluate", i), "o0") for i in range(3)]
+    assert not {number for node in found.inputs for stage, number in found.before(node) if stage == "evaluate"}
 
 
 def test_compiled_again_it_is_the_same_graph() -> None:
@@ -149,5 +162,80 @@ def test_compiled_again_it_is_the_same_graph() -> None:
     for spec in (first, again):
         for node in spec.nodes:
             node.upstream_node_ids.sort()  # flytekit's come out of a set
-    assert len(first.nodes) == len({node.id for node in first.nodes}) == 5 * ITERATIONS + 3
+    assert len(first.nodes) == len({node.id for node in first.nodes}) == 5 * ITERATIONS + 2 + 1
+    # five stages an iteration, two evaluations, and the first trainer state left behind
     assert first == again
+
+
+def test_ten_thousand_iterations_are_a_chain_of_chains_of_segments() -> None:
+    # What Flyte keeps of a running execution: the nodes of one graph a level, and one for each that has ended.
+    whole = spans(compiled(0, "{}", 0, 10_000))
+    assert whole == [(0, 2500), (2500, 5000), (5000, 7500), (7500, 10_000)]
+    part = spans(compiled(0, "{}", 7500, 10_000, 10_000))
+    assert part == [(begin, begin + SEGMENT) for begin in range(7500, 10_000, SEGMENT)] and len(part) == 50
+    last = Counter(stage for stage, _ in nodes_of(compiled(1, "{}", 9950, 10_000, **handed_on(9950))))
+    stages = ("rollout", "score_reference", "compute_advantages", "select_window", "train", "retire")
+    assert last == {**dict.fromkeys(stages, SEGMENT), "evaluate": 7}  # 9952, 9960, … 10,000
+    assert len(whole) + len(part) + sum(last.values()) == 361
+
+
+def handed_on(begin: int) -> dict[str, list[FlyteDirectory]]:
+    """What the segments before leave for the iteration `begin`."""
+    return {
+        name: [FlyteDirectory.from_source(f"s3://bucket/{name}/{begin - back - newest:05d}") for back in (2, 1, 0)]
+        for name, newest in (("policies", 0), ("states", 0), ("batches", 1))
+    }
+
+
+def nodes_of(spec: DynamicJobSpec) -> list[tuple[str, dict[str, BindingData]]]:
+    """Stage and inputs of each node."""
+    return [
+        (node.task_node.reference_id.name.rsplit(".", 1)[-1], {b.var: b.binding for b in node.inputs})
+        for node in spec.nodes
+    ]
+
+
+def spans(spec: DynamicJobSpec) -> list[tuple[int, int]]:
+    """The iterations of each segment, which must go on from the one before in all that it hands on."""
+    found = []
+    for number, node in enumerate(spec.nodes):
+        assert node.task_node.reference_id.name == "workflows.grpo.iterate"
+        bound = {b.var: b.binding for b in node.inputs}
+        begin, end = (bound[name].scalar.primitive.integer for name in ("begin", "end"))
+        found.append((begin, end))
+        for name in Progress._fields:
+            before = [] if number == 0 else [(spec.nodes[number - 1].id, name)]
+            assert promises(bound[name]) == before
+    (out,) = {of for output in spec.outputs for of, _ in promises(output.binding)}
+    assert out == spec.nodes[-1].id
+    return found
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
+    nodes: dict[str, list[dict[str, BindingData]]] = {}
+    for stage, inputs in nodes_of(compiled(lag, "{}", 5, 7, 9, **handed_on(5))):
+        nodes.setdefault(stage, []).append(inputs)
+
+    def uri(binding: BindingData) -> str:
+        return binding.scalar.union.value.scalar.blob.uri if binding.scalar.union else binding.scalar.blob.uri
+
+    assert uri(nodes["rollout"][0]["policy"]) == f"s3://bucket/policies/0000{5 - lag}"
+    assert uri(nodes["train"][0]["policy"]) == "s3://bucket/policies/00005"
+    assert uri(nodes["train"][0]["state"]) == "s3://bucket/states/00005"
+    window = [uri(b) for b in nodes["select_window"][0]["batches"].collection.bindings if not b.promise]
+    assert window == [f"s3://bucket/batches/0000{v}" for v in (2, 3, 4)][-GrpoConfig().buffer.max_age :]
+    assert "evaluate" not in nodes  # neither the sixth nor the seventh
+    # Training 5 makes version 6; versions 6, 5 and 4 stay, and the trainer state of version 3 goes.
+    assert [[uri(b) for b in inputs["folders"].collection.bindings] for inputs in nodes["retire"]] == [
+        ["s3://bucket/states/00003"],
+        ["s3://bucket/states/00004"],
+    ]
+
+
+def test_policies_are_left_behind_but_those_that_retention_or_an_evaluation_keeps() -> None:
+    found = graph(lag=0, config='{"retention": {"every": 10}, "evaluation": {"every": 1}}')
+    assert found.inputs["retire", 0]["folders"] == [(("train", 0), "state")]
+    found = graph(lag=0, config='{"retention": {"every": 10}}')
+    assert found.inputs["retire", 0]["folders"] == [(("train", 0), "state"), (("train", 0), "policy")]
+    assert found.inputs["retire", 0]["after"] == [(("train", 3), "policy")]
