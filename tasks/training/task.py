@@ -46,6 +46,8 @@ def train(
     """
     from tasks.buffer.window import take
     from tasks.folders import run_folder
+    from tasks.lineage.records import source_of
+    from tasks.lineage.training import record_training
     from tasks.records import read_batch
     from tasks.run.retention import drop_old_versions
     from tasks.training.train import next_policy
@@ -71,6 +73,8 @@ def train(
         metrics["time/iteration_s"] = time.time() - started
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
         write_metrics(run, target, metrics, step=iteration)
+        trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
+        record_training(run, target, source_of(policy), trained_on, window.group_ids)
         drop_old_versions(run_folder(run.name), iteration + 1, config.retention)
         show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))
