@@ -24,7 +24,7 @@ from tasks.policy.checkpoint import REMOVED
 Files = Callable[[str], AbstractFileSystem]  # the file system in which a place lies
 
 TRAJECTORY = r"(\d{5})-\d{5}-\d+"
-KEPT, WEIGHTS_REMOVED, MISSING, CHANGED = "", "its weights were removed by its run", "missing", "changed since"
+KEPT, REMOVED_WEIGHTS, MISSING, CHANGED = "", "weights removed by its run", "missing", "changed since"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PolicyLink(Record):
     version: int
     digest: str
     place: str
-    state: str  # KEPT, WEIGHTS_REMOVED or MISSING
+    state: str  # KEPT, REMOVED_WEIGHTS or MISSING
     origin: str = ""
     batches: list[BatchLink] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ def _policy_link(place: str, lineage: PolicyLineage, files: Files) -> PolicyLink
         version=lineage.version,
         digest=lineage.digest,
         place=place,
-        state=WEIGHTS_REMOVED if removed else KEPT,
+        state=REMOVED_WEIGHTS if removed else KEPT,
         origin=lineage.origin,
         batches=batches,
     )

@@ -30,8 +30,8 @@ def chain_lines(chain: Sequence[PolicyLink]) -> list[Text]:
             lines.append(
                 Text.assemble(
                     " " * INDENT,
-                    f"{len(use.used):>5,} of {use.groups:,} groups, {use.games:,} games"
-                    f" by policy {use.sampled_by.version:>{width}}, age {use.age}",
+                    f"from {len(use.used):,} of {use.groups:,} groups ({use.games:,} games) "
+                    f"that policy {use.sampled_by.version} played, age {use.age}",
                     (f"  {use.digest[:DIGITS]}", "dim"),
                     f"  {_shown(batch.place)}",
                     _state(batch.state),
@@ -57,7 +57,9 @@ def trajectory_lines(found: TrajectoryLink) -> list[Text]:
 
 
 def _fact(name: str, value: str, style: str) -> Text:
-    return Text.assemble(" " * INDENT, (f"{name:<12}", style), value)
+    """What a policy sampled may hold anything: lines are indented, and no character reaches a terminal as a command."""
+    legible = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in value)
+    return Text.assemble(" " * INDENT, (f"{name:<12}", style), legible.replace("\n", "\n" + " " * (INDENT + 12)))
 
 
 def _state(state: str) -> tuple[str, str]:
