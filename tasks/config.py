@@ -347,4 +347,4 @@ class Run(Record):
     environment_url: str
     mlflow_run_id: str
     tracking_uri: str
-    iterations: int = 1
+    iterations: int = 1  # policy versions that it trains

@@ -140,7 +140,7 @@ def test_a_person_asks_where_one_game_comes_from(reference_run: Path, ask: Ask):
         assert line in shown
     wrong = ask("--policy", "runs/reference/policies/00001", "--trajectory", f"{group}-2")
     assert wrong.returncode != 0
-    last = wrong.stderr.strip().splitlines()[-1]
+    last = (wrong.stdout + wrong.stderr).strip().splitlines()[-1]
     assert f'trajectory is "{group}-2"; allowed: one of the iterations that this policy comes from, 0 to 0.' in last
 
 
