@@ -337,7 +337,7 @@ class Run(Record):
     """What every stage of one training knows about it. Made by `prepare`, after all inputs were checked.
 
     Example: `Run(name="monday", token="6f9c…", seed=0, environment="blackjack", environment_url="",
-    mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db")`.
+    mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32)`.
     """
 
     name: str
@@ -347,3 +347,4 @@ class Run(Record):
     environment_url: str
     mlflow_run_id: str
     tracking_uri: str
+    iterations: int = 1  # policy versions that it trains

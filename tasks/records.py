@@ -108,6 +108,11 @@ def read_batch(folder: Path | str, columns: list[str] | None = None) -> pa.Table
     return dataset.to_table(columns=columns)
 
 
+def read_schema(folder: Path | str) -> pa.Schema:
+    """Names and types of the columns of the batch in `folder`."""
+    return ds.dataset(folder, format="ipc", exclude_invalid_files=False).schema
+
+
 def with_column(table: pa.Table, field: pa.Field, values: Sequence[object]) -> pa.Table:
     """`table` and one column more; the columns that were there are untouched."""
     return table.append_column(field, pa.array(values, type=field.type))

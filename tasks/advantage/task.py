@@ -7,18 +7,30 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, read_metrics, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, read_metrics, stage_folder, write_metrics
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
 def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Add the group-relative advantages."""
     from tasks.advantage.advantages import add_advantages
+    from tasks.lineage import records as lineage
     from tasks.records import read_batch, write_batch
+    from tasks.tracking.traces import log_games
 
     with failing_loudly(run):
         source = Path(batch.download())
         complete, metrics = add_advantages(read_batch(source), config.algorithm.advantage)
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))
-        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
+        measured = read_metrics(source)
+        write_metrics(run, folder, metrics, step=iteration, carried=measured)
+        lineage.carry(source, folder)
+        log_games(
+            run,
+            config,
+            complete,
+            iteration=iteration,
+            started=measured[STARTED],
+            seconds=measured["time/rollout_s"],
+        )
     return FlyteDirectory(str(folder))

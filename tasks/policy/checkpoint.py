@@ -39,14 +39,14 @@ def digest(folder: Path) -> str:
     total = hashlib.sha256()
     for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
         total.update(path.name.encode())
-        total.update(_file_hash(path))
+        total.update(file_hash(path))
     return total.hexdigest()
 
 
 _hashes: dict[tuple[int, ...], bytes] = {}
 
 
-def _file_hash(path: Path) -> bytes:
+def file_hash(path: Path) -> bytes:
     """SHA-256 of a file, remembered in this process: a stage asks several times, and weights have gigabytes.
 
     A file is known by device, inode, size and the times of its last change, not by its path, so that it may be moved.
@@ -132,7 +132,7 @@ def adopt(source: Path, target: Path) -> PolicyInfo:
     """Copy a user's checkpoint to `target` as policy 0 of a run; the source is left as it is."""
     check_checkpoint(source)
     with written_whole(target) as folder:
-        copy_all_but(source, folder, drop=("policy.json",))
+        copy_all_but(source, folder, drop=("policy.json", "_*"))
         return seal(folder, version=0, parent="")
 
 

@@ -13,6 +13,7 @@ from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
 def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint, from a directory or from the hub."""
+    from tasks.lineage.first import record_first
     from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
     from tasks.tracking import console
@@ -30,5 +31,5 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
         else:
             source = Path(policy)
         folder = stage_folder(run, "policies", 0)
-        adopt(source, folder)
+        record_first(run, folder, policy, source, adopt(source, folder))
     return FlyteDirectory(str(folder))

@@ -15,6 +15,7 @@ def score_reference(
     run: Run, config: GrpoConfig, batch: FlyteDirectory, reference: FlyteDirectory, iteration: int
 ) -> FlyteDirectory:
     """Add the log-probabilities of the frozen policy 0."""
+    from tasks.lineage import records as lineage
     from tasks.records import read_batch, write_batch
     from tasks.reference.score import score_batch
 
@@ -23,4 +24,5 @@ def score_reference(
         scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
         folder = write_batch(scored, stage_folder(run, "scored", iteration))
         write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
+        lineage.carry(source, folder)
     return FlyteDirectory(str(folder))

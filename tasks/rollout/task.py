@@ -14,13 +14,17 @@ from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, w
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
+    from tasks.folders import run_folder
+    from tasks.lineage import records as lineage
+    from tasks.policy.checkpoint import read_info
     from tasks.records import write_batch
     from tasks.rollout.rollout import sample_batch
 
     with failing_loudly(run):
         started = time.time()
+        sampler = Path(policy.download())
         batch, metrics = sample_batch(
-            Path(policy.download()),
+            sampler,
             config,
             environment=run.environment,
             url=run.environment_url,
@@ -29,4 +33,6 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
         )
         folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
         write_metrics(run, folder, metrics, step=iteration, carried={STARTED: started})
+        by = lineage.named(read_info(sampler), lineage.source_of(policy), run_folder(run.name))
+        lineage.write(folder, lineage.BatchLineage(iteration=iteration, sampled_by=by))
     return FlyteDirectory(str(folder))

@@ -136,6 +136,7 @@ def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, 
             tags={"grpo.environment": str(inputs["environment"])},
         ),
         tracking_uri=uri,
+        iterations=int(str(inputs["iterations"])),
     )
     if not record.is_file():
         with written_whole(folder) as new:

@@ -5,7 +5,7 @@ On a terminal with colours; through a pipe plain text, so that a log file holds 
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -71,6 +71,12 @@ def evaluation_line(version: int, summary: Mapping[str, float]) -> None:
     ]
     name = f"evaluation of policy {version}"
     _line(Text.assemble(_elapsed(), (name, "bold green"), f"  {'  '.join(parts)}"))
+
+
+def lines(texts: Iterable[Text]) -> None:
+    """Print a few lines of their own."""
+    for text in texts:
+        _line(text)
 
 
 def summary_table(before: Mapping[str, float], after: Mapping[str, float], policy: str, ui_command: str) -> None:

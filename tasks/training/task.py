@@ -45,6 +45,8 @@ def train(
     `sampler` is the policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
+    from tasks.lineage.records import source_of
+    from tasks.lineage.training import record_training
     from tasks.records import read_batch
     from tasks.training.train import next_policy
 
@@ -69,5 +71,7 @@ def train(
         metrics["time/iteration_s"] = time.time() - started
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
         write_metrics(run, target, metrics, step=iteration)
+        trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
+        record_training(run, target, source_of(policy), trained_on, window.group_ids)
         show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))

@@ -49,6 +49,7 @@ CACHED = {
 NEVER_CACHED = {
     "tasks.evaluation.task.evaluate_once": ROLLOUT,
     "tasks.evaluation.task.report": CPU,
+    "tasks.lineage.task.show_lineage": CPU,
     "tasks.run.task.prepare": CPU,
     "tasks.run.task.retire": CPU,
     "workflows.grpo.iterate": ("cpu", "1", "2Gi", "5Gi", "", "", "", 3, 0, False),
@@ -151,6 +152,7 @@ def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, by
             "tasks.evaluation.task.report",
         ],
         "workflows.evaluation.evaluate": ["tasks.evaluation.task.evaluate_once"],
+        "workflows.lineage.lineage": ["tasks.lineage.task.show_lineage"],
     }
     plans = [
         launch_plan_pb2.LaunchPlan.FromString(content) for name, content in files.items() if name.endswith("_3.pb")
@@ -158,7 +160,7 @@ def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, by
     assert {plan.id.name for plan in plans} == used.keys()
     for plan in plans:  # what a user need not say has a value
         needed = {name for name, given in plan.spec.default_inputs.parameters.items() if given.required}
-        assert needed == ({"policy"} if plan.id.name == "workflows.evaluation.evaluate" else set())
+        assert needed == (set() if plan.id.name == "workflows.grpo.grpo" else {"policy"})
 
 
 def test_single_fields_are_changed_by_the_environment(changed: Templates) -> None:

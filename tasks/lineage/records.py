@@ -1,0 +1,129 @@
+"""What was made from what: a `_lineage.json` in every batch and in every policy of a run.
+
+    policies/00003 ──samples──► trajectories/00003 ──┐
+    policies/00002 ──samples──► trajectories/00002 ──┴─groups of both, and policies/00003 itself──► policies/00004
+
+A batch names the policy that sampled it, a policy the one before it and the batches that it was trained on. Places are
+relative to the run's folder where they lie in it or beside it, so that it may be moved; where inputs come from object
+storage, as on a cluster, they are URIs. The underscore hides the file from readers of Arrow datasets, and it survives
+when a run removes a version's weights.
+"""
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tasks.config import Record
+from tasks.policy.checkpoint import PolicyInfo, file_hash
+
+LINEAGE = "_lineage.json"
+Kind = TypeVar("Kind", bound=Record)
+
+
+@dataclass(frozen=True)
+class PolicyName(Record):
+    """Which policy. Example: `PolicyName(version=3, digest="5f0c…", uri="policies/00003")`."""
+
+    version: int
+    digest: str  # as in its policy.json
+    uri: str
+
+
+@dataclass(frozen=True)
+class BatchLineage(Record):
+    """Where a batch comes from. Produced by `rollout`, carried on by the stages that add columns to the batch.
+
+    Example: `BatchLineage(iteration=3, sampled_by=PolicyName(version=3, …))`.
+    """
+
+    iteration: int
+    sampled_by: PolicyName  # with lag 1 a version earlier than the iteration
+
+
+@dataclass(frozen=True)
+class BatchUse(Record):
+    """What a training took from a batch.
+
+    Example: `BatchUse(uri="trajectories/00003", digest="77ab…", iteration=3, sampled_by=PolicyName(…), games=1536,
+    groups=768, age=0, used=["00003-00001", "00003-00007", …])`.
+    """
+
+    uri: str
+    digest: str  # `batch_digest` of its folder
+    iteration: int
+    sampled_by: PolicyName
+    games: int
+    groups: int
+    age: int  # policy versions between the one that sampled it and the one that was trained
+    used: list[str]  # the groups that the training learned from
+
+
+@dataclass(frozen=True)
+class PolicyLineage(Record):
+    """Where a policy comes from: version 0 has an origin, the others a parent and batches.
+
+    Produced by `first_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
+    parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
+    """
+
+    version: int
+    digest: str
+    parent: PolicyName | None = None  # of version 0 the policy that it is a copy of, where that has a policy.json
+    origin: str = ""  # of version 0, for people
+    batches: list[BatchUse] = field(default_factory=list)
+
+
+def source_of(directory: Any) -> str:
+    """Where a FlyteDirectory lies: its URI in object storage, or its path on this machine."""
+    return str(directory.remote_source or directory.path)
+
+
+def place(uri: str, run: Path) -> str:
+    """`uri` as it is written down: from the folder `run` on where it lies beside that, else as it is.
+
+    >>> place("/home/me/runs/monday/policies/00003", Path("/home/me/runs/monday"))
+    'policies/00003'
+    """
+    if "://" in uri:
+        return uri
+    path = Path(uri).absolute()
+    return os.path.relpath(path, run) if path.is_relative_to(run.parent) else str(path)
+
+
+def resolved(uri: str, owner: str) -> str:
+    """The place that `uri` means in the `_lineage.json` of the policy or batch at `owner`; the inverse of `place`."""
+    if "://" in uri or os.path.isabs(uri):
+        return uri
+    return os.path.normpath(os.path.join(os.path.dirname(os.path.dirname(owner.rstrip("/"))), uri))
+
+
+def batch_digest(folder: Path) -> str:
+    """SHA-256 over the Arrow files of a batch, by name within it and content."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*.arrow")):
+        total.update(path.relative_to(folder).as_posix().encode())
+        total.update(file_hash(path))
+    return total.hexdigest()
+
+
+def named(info: PolicyInfo, uri: str, run: Path) -> PolicyName:
+    """The name of the policy at `uri` that belongs to the run whose folder is `run`, or comes from elsewhere."""
+    return PolicyName(version=info.version, digest=info.digest, uri=place(uri, run))
+
+
+def carry(source: Path, folder: Path) -> None:
+    """A batch with more columns comes from where the one in `source` came from."""
+    shutil.copyfile(source / LINEAGE, folder / LINEAGE)
+
+
+def write(folder: Path, lineage: BatchLineage | PolicyLineage) -> None:
+    """Leave `lineage` in the folder that it tells of."""
+    (folder / LINEAGE).write_text(str(lineage.to_json()) + "\n")
+
+
+def read(folder: Path, kind: type[Kind]) -> Kind:
+    """What `write` left."""
+    return kind.from_json((folder / LINEAGE).read_text())

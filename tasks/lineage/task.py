@@ -1,0 +1,29 @@
+"""Flyte shell of the look at a policy's past."""
+
+import json
+from pathlib import Path
+
+from flytekit import FlyteContextManager, task
+from flytekit.types.file import FlyteFile
+
+from tasks.resources import pod
+
+
+@task(**pod("cpu"))
+def show_lineage(policy: str, trajectory: str) -> FlyteFile:
+    """Print what `policy` was made from, or where one trajectory on its way comes from; returns it as JSON."""
+    from tasks.folders import RUNS
+    from tasks.lineage.chain import find_trajectory, follow
+    from tasks.lineage.show import chain_lines, trajectory_lines
+    from tasks.tracking import console
+
+    files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
+    place = policy if "://" in policy else str(Path(policy).absolute())
+    chain = follow(place, files)
+    found = find_trajectory(trajectory, chain, files) if trajectory else None
+    console.lines(trajectory_lines(found) if found else chain_lines(chain))
+    record = {"policies": [link.to_dict() for link in chain], "trajectory": found.to_dict() if found else None}
+    target = (RUNS / "lineage").absolute() / f"{'-'.join([chain[0].digest[:12], *filter(None, [trajectory])])}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=1) + "\n")
+    return FlyteFile(str(target))

@@ -1,0 +1,295 @@
+"""Traces and datasets in a real store, SQLite's and a server's, read back by MLflow's own client."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.advantage.advantages import add_advantages
+from tasks.config import GrpoConfig, Run
+from tasks.lineage.records import BatchUse, PolicyName
+from tasks.records import Sample, to_table, write_batch
+from tasks.tracking import mlflow_run, patience
+from tasks.tracking.datasets import log_datasets
+from tasks.tracking.mlflow_store import client
+from tasks.tracking.traces import games_to_trace, is_traced, log_games, outcome
+
+CONFIG = GrpoConfig.from_dict({"rollout": {"group_size": 2}, "tracking": {"trace_groups": 2, "max_traces": 100}})
+CARDS = ("Cards 10 2, hard 12. Dealer 10.", "Cards 10 2 4, hard 16. Dealer 10.")
+STARTED, SECONDS = 1_700_000_000.0, 4.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real MLflow server on the loopback interface, its SQLite file below."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    line = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+    line += ["--backend-store-uri", f"sqlite:///{folder}/m.db", "--artifacts-destination", str(folder / "artifacts")]
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(line, cwd=folder, stdout=log, stderr=log, env=environment, start_new_session=True)
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(f"{uri}/health"):
+                break
+            time.sleep(0.2)
+        yield uri
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "server"])
+def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "server":
+        return request.getfixturevalue("server")
+    return f"sqlite:///{tmp_path_factory.mktemp('runs') / 'mlflow.db'}"
+
+
+def opened(uri: str, name: str, iterations: int = 8) -> Run:
+    run_id = mlflow_run.open_run(uri=uri, name=name, token=name, parameters={}, tags={})
+    return Run(name, name, 0, "blackjack", "", run_id, uri, iterations)
+
+
+def game(
+    group: int, member: int, reward: float | None, *, finish: str = "finished", turns: int = 1, iteration: int = 3
+) -> Sample:
+    said = [{"role": "system", "content": "You play BlackJack."}]
+    for cards, move in zip(CARDS[:turns], ("HIT", "STAND"), strict=False):
+        said += [{"role": "user", "content": cards}, {"role": "assistant", "content": move}]
+    return Sample(
+        trajectory_id=f"{iteration:05d}-{group:05d}-{member}",
+        sample=0,
+        group_id=f"{iteration:05d}-{group:05d}",
+        policy_version=2,
+        seed=2**61 - 1,
+        token_ids=[1, 2],
+        action_mask=[False, True],
+        logprobs=[0.0, -0.5],
+        reward=reward,
+        turns=turns,
+        invalid=finish != "finished",
+        finish_reason=finish,
+        messages=said,
+    )
+
+
+def batch(*games: Sample) -> pa.Table:
+    return add_advantages(to_table(games))[0]
+
+
+# Of these four groups two are decided, numbers 1 and 3.
+GAMES = (
+    *(game(0, 0, 1.0), game(0, 1, 1.0)),
+    *(game(1, 0, 1.0, turns=2), game(1, 1, -1.0, finish="invalid")),
+    *(game(2, 0, 0.0), game(2, 1, 0.0)),
+    *(game(3, 0, 0.0), game(3, 1, -1.0)),
+)
+
+
+def log(run: Run, **changes: Any) -> int:
+    return log_games(run, CONFIG, batch(*GAMES), **{"iteration": 3, "started": STARTED, "seconds": SECONDS, **changes})
+
+
+def traces(run: Run, query: str | None = None) -> dict[str, Any]:
+    mlflow = client(run.tracking_uri)
+    home = mlflow.get_run(run.mlflow_run_id).info.experiment_id
+    found = mlflow.search_traces(locations=[home], filter_string=query, run_id=run.mlflow_run_id)
+    return {trace.info.client_request_id: trace for trace in found}
+
+
+def test_a_game_becomes_a_trace_of_the_run(uri: str) -> None:
+    run = opened(uri, "one")
+    assert log(run) == 4
+    found = traces(run)
+    assert sorted(found) == ["00003-00001-0", "00003-00001-1", "00003-00003-0", "00003-00003-1"]
+    trace = found["00003-00001-0"]
+    tags = {key: value for key, value in trace.info.tags.items() if not key.startswith("mlflow.")}
+    assert tags == {"iteration": "3", "policy_version": "2", "outcome": "win", "run": "one", "group": "00003-00001"}
+    assert trace.info.trace_metadata["mlflow.sourceRun"] == run.mlflow_run_id
+    assert (trace.info.request_time, trace.info.execution_duration) == (STARTED * 1000, SECONDS * 1000)
+    assert (trace.info.request_preview, trace.info.response_preview) == (CARDS[0], "HIT, STAND: win")
+    feedback = {a.name: a.feedback.value for a in trace.info.assessments}
+    assert feedback == {"reward": 1.0, "advantage": 1.0, "age": 1}
+    root, first, second = sorted(trace.data.spans, key=lambda span: (span.parent_id is not None, span.start_time_ns))
+    assert root.inputs == {"seed": str(2**61 - 1), "group": "00003-00001"}
+    assert root.outputs == {"reward": 1.0, "outcome": "win", "finish_reason": "finished"}
+    assert [(s.parent_id, s.name, s.attributes["observation"], s.attributes["reply"]) for s in (first, second)] == [
+        (root.span_id, "turn 1", CARDS[0], "HIT"),
+        (root.span_id, "turn 2", CARDS[1], "STAND"),
+    ]
+    assert [message["content"] for message in second.inputs["messages"]] == [
+        "You play BlackJack.",
+        CARDS[0],
+        "HIT",
+        CARDS[1],
+    ]
+    assert second.outputs["choices"][0]["message"]["content"] == "STAND"
+    begin, middle, end = STARTED * 1e9, (STARTED + 2) * 1e9, (STARTED + 4) * 1e9
+    assert [(s.start_time_ns, s.end_time_ns) for s in (root, first, second)] == [
+        (begin, end),
+        (begin, middle),
+        (middle, end),
+    ]
+
+
+def test_traces_are_found_by_iteration_and_outcome(uri: str) -> None:
+    run = opened(uri, "filtered")
+    log(run)
+    log_games(
+        run,
+        CONFIG,
+        batch(game(1, 0, 1.0, iteration=4), game(1, 1, -1.0, iteration=4)),
+        iteration=4,
+        started=STARTED,
+        seconds=SECONDS,
+    )
+    assert sorted(traces(run, "tags.iteration = '3' AND tags.outcome = 'loss'")) == ["00003-00003-1"]
+    assert sorted(traces(run, "tags.outcome = 'win'")) == ["00003-00001-0", "00004-00001-0"]
+    assert sorted(traces(run, "tags.iteration = '4'")) == ["00004-00001-0", "00004-00001-1"]
+
+
+def test_a_repeated_stage_leaves_nothing_twice(uri: str) -> None:
+    run, other = opened(uri, "repeated"), opened(uri, "another")
+    for _ in range(3):
+        assert log(run) == 4
+    assert log(other) == 4  # the same games in another run are traces of their own
+    found = traces(run)
+    assert len(found) == len(traces(other)) == 4
+    assert sorted(len(trace.data.spans) for trace in found.values()) == [2, 2, 2, 3]
+    assert {len(trace.info.assessments) for trace in found.values()} == {3}
+
+
+def test_decided_groups_come_first_and_the_same_ones_every_time() -> None:
+    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", 8)
+    chosen = {row["group_id"] for row in games_to_trace(run, CONFIG, batch(*GAMES), 3)}
+    assert chosen == {"00003-00001", "00003-00003"}
+    more = GrpoConfig.from_dict({"tracking": {"trace_groups": 3}})
+    assert len({row["group_id"] for row in games_to_trace(run, more, batch(*GAMES), 3)} - chosen) == 1
+    none = GrpoConfig.from_dict({"tracking": {"trace_groups": 0}})
+    assert games_to_trace(run, none, batch(*GAMES), 3) == []
+
+
+def test_the_last_sample_of_a_game_has_its_whole_conversation() -> None:
+    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", 8)
+    later = Sample(**{**vars(game(1, 0, 1.0, turns=2)), "sample": 1})
+    rows = games_to_trace(run, CONFIG, batch(game(1, 0, 1.0), later, game(1, 1, -1.0)), 3)
+    assert {row["trajectory_id"]: len(row["messages"]) for row in rows} == {"00003-00001-0": 5, "00003-00001-1": 3}
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "most", "iterations", "traced"),
+    [
+        (2, 100, 8, {v: 4 for v in range(8)}),  # enough for all
+        (2, 12, 9, {0: 4, 4: 4, 8: 4}),  # three iterations' worth, spread
+        (2, 7, 9, {0: 4}),
+        (2, 3, 9, {0: 2}),  # not even one iteration's: one group of it
+        (2, 1, 9, {}),
+    ],
+)
+def test_a_run_has_no_more_traces_than_its_cap(groups: int, most: int, iterations: int, traced: dict[int, int]) -> None:
+    config = GrpoConfig.from_dict(
+        {"rollout": {"group_size": 2}, "tracking": {"trace_groups": groups, "max_traces": most}}
+    )
+    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", iterations)
+    found = {v: len(games_to_trace(run, config, batch(*GAMES), v)) for v in range(iterations)}
+    assert {v: count for v, count in found.items() if count} == traced
+    assert sum(found.values()) <= most
+
+
+def test_iterations_with_traces_are_spread_over_the_run() -> None:
+    assert [v for v in range(80) if is_traced(v, 80, 6)] == [0, 16, 32, 47, 63, 79]
+    assert all(is_traced(v, 5, 5) for v in range(5))
+
+
+@pytest.mark.parametrize(
+    ("reward", "finish", "expected"),
+    [(1.0, "finished", "win"), (0.0, "finished", "push"), (-1.0, "finished", "loss"), (None, "length", "invalid")],
+)
+def test_outcomes(reward: float | None, finish: str, expected: str) -> None:
+    assert outcome(vars(game(0, 0, reward, finish=finish))) == expected
+
+
+def test_a_dropped_game_has_no_reward(uri: str) -> None:
+    run = opened(uri, "dropped")
+    games = batch(game(1, 0, None, finish="length"), game(1, 1, 1.0), game(1, 2, -1.0))
+    assert log_games(run, CONFIG, games, iteration=3, started=STARTED, seconds=SECONDS) == 3
+    trace = traces(run)["00003-00001-0"]
+    assert {a.name: a.feedback.value for a in trace.info.assessments} == {"advantage": 0.0, "age": 1}
+
+
+def use(iteration: int, digest: str) -> BatchUse:
+    name = PolicyName(iteration, f"digest-{iteration}", f"policies/{iteration:05d}")
+    return BatchUse(f"trajectories/{iteration:05d}", digest, iteration, name, 8, 4, 1, ["00003-00001"])
+
+
+def test_a_batch_is_a_dataset_of_the_run_once(uri: str, tmp_path: Path) -> None:
+    run, folder = opened(uri, "datasets"), write_batch(batch(*GAMES), tmp_path / "trajectories" / "00003")
+    remote = "s3://bucket/x/batch"
+    log_datasets(run, {str(folder): use(3, "a" * 64)}, {str(folder): folder}, 4)
+    for _ in range(2):  # the next stage learns from the same batch, and is repeated
+        both = {str(folder): use(3, "a" * 64), remote: use(4, "b" * 64)}
+        log_datasets(run, both, {str(folder): folder, remote: folder}, 5)
+    inputs = client(uri).get_run(run.mlflow_run_id).inputs.dataset_inputs
+    first, second = sorted(inputs, key=lambda found: found.dataset.name)
+    assert (first.dataset.name, first.dataset.digest) == ("datasets/trajectories/00003", "a" * 36)
+    assert (first.dataset.source_type, json.loads(first.dataset.source)) == ("local", {"uri": str(folder)})
+    assert (second.dataset.source_type, json.loads(second.dataset.source)) == ("s3", {"uri": remote})
+    assert {tag.key: tag.value for tag in first.tags} == {
+        "mlflow.data.context": "training",
+        "iteration": "3",
+        "sampled_by_policy": "3",
+        "trained_policy": "4",
+    }
+    columns = {c["name"]: c["type"] for c in json.loads(first.dataset.schema)["mlflow_colspec"]}
+    assert (columns["token_ids"], columns["advantage"]) == ("list<item: int32>", "float")
+    assert json.loads(first.dataset.profile) == {
+        "games": 8,
+        "groups": 4,
+        "groups_used": 1,
+        "age": 1,
+        "policy_version": 3,
+        "policy_digest": "digest-3",
+        "sha256": "a" * 64,
+    }
+
+
+def test_a_server_that_is_away_costs_seconds_and_no_stage(capsys: pytest.CaptureFixture[str], closed_port: int) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as mute:  # takes connections and never answers
+        for port in (closed_port, mute.getsockname()[1]):
+            run = Run("a", "a", 0, "blackjack", "", "id", f"http://127.0.0.1:{port}", 8)
+            started = time.monotonic()
+            assert log(run) == 0
+            assert time.monotonic() - started < 6
+            said = capsys.readouterr()
+            assert "4 traces of iteration 3 may be missing in MLflow: the tracking server does not answer" in said.out
+            assert len(said.out.splitlines()) == 1 and said.err == ""
+
+
+def test_a_store_that_takes_too_long_is_left_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 1.0)
+    assert not patience.try_to_send("a thing", "sqlite://", lambda: time.sleep(30))
+    assert "a thing may be missing in MLflow: it took more than 1 s" in capsys.readouterr().out
+
+
+def test_a_mistake_of_our_own_is_no_fault_of_the_server() -> None:
+    with pytest.raises(ZeroDivisionError):
+        patience.try_to_send("a thing", "sqlite://", lambda: print(1 // 0))
