@@ -22,7 +22,7 @@ def _probe(timeout_s: int, **settings: int) -> dict[str, Any]:
 
 
 SIZE = {"cpu": "2", "memory": "2Gi", "ephemeral-storage": "1Gi"}
-CONTAINER: dict[str, Any] = {
+CONTAINER: Any = {  # as a manifest has it, which flytekit hands on
     "name": "environment",
     "image": f"{{{{.image.{IMAGE}}}}}",
     "restartPolicy": "Always",
@@ -49,7 +49,7 @@ CONTAINER: dict[str, Any] = {
         {"name": "no-token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True},
     ],
 }
-VOLUMES: list[dict[str, Any]] = [
+VOLUMES: Any = [
     {"name": "scratch", "emptyDir": {"sizeLimit": "512Mi"}},
     {"name": "no-token", "emptyDir": {"sizeLimit": "1Mi"}},
 ]

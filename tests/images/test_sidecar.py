@@ -123,7 +123,7 @@ def test_the_sidecar_gets_no_token(spec: dict[str, Any]) -> None:
 
 def test_the_probes_see_whether_the_server_answers(openenv_server: Callable[..., AbstractContextManager[str]]) -> None:
     arguments = dict(zip(sidecar.CONTAINER["args"][::2], sidecar.CONTAINER["args"][1::2], strict=True))
-    assert sidecar.URL == f"http://{arguments['--host']}:{arguments['--port']}"
+    assert f"http://{arguments['--host']}:{arguments['--port']}" == sidecar.URL
     commands = [sidecar.CONTAINER[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
     with openenv_server("--max-sessions", arguments["--max-sessions"]) as url:
         for python, *words in commands:
