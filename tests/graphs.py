@@ -59,6 +59,7 @@ def _nodes(
 ) -> Iterator[Node]:
     """`inputs` are those of the workflow, `first` what its nodes without another before them wait for."""
     ends: dict[str, frozenset[str]] = {}  # by node id: what must have ended, for that node to have ended
+    outputs: dict[str, dict[str, BindingData]] = {}  # by node id: what a graph of its own hands on
     for node in nodes:
         before = [ends[of] for of in node.upstream_node_ids if of in ends]
         after = frozenset().union(*before) or first
@@ -69,7 +70,7 @@ def _nodes(
         task = getattr(importlib.import_module(module), stage)
         bound = {binding.var: binding.binding for binding in node.inputs}
         reads = {var: count for var, binding in bound.items() if (count := _folders(binding))}
-        width = max((_length(b) for b in bound.values()), default=1) if node.array_node else 1
+        width = _width(node, bound)
         number, name = counts[stage], prefix + node.id
         counts[stage] += 1
         names = [name] if width == 1 else [f"{name}-{i}" for i in range(width)]
@@ -78,11 +79,12 @@ def _nodes(
         ends[node.id] = frozenset(names)
         if _unrolls(task):
             kinds = task.python_interface.inputs
-            given = {var: _value(binding, kinds[var], inputs) for var, binding in bound.items()}
+            given = {var: _value(binding, kinds[var], inputs, outputs) for var, binding in bound.items()}
             # A task of its own each time: flytekit keeps the first graph that one made.
             graph = dynamic(task.task_function).execute(**given)
             inner = list(_nodes(graph.nodes, {}, f"{name}-", ends[node.id], counts))
             yield from inner
+            outputs[node.id] = {binding.var: binding.binding for binding in graph.outputs}
             ends[node.id] = frozenset(n.name for n in inner) - frozenset().union(*(n.after for n in inner))
 
 
@@ -113,19 +115,28 @@ def _folders(binding: BindingData) -> int:
     )
 
 
-def _length(binding: BindingData) -> int:
-    if binding.collection is not None:
-        return len(binding.collection.bindings)
-    return 1
+def _width(node: FlyteNode, bound: Mapping[str, BindingData]) -> int:
+    """Nodes that a map makes: one an element of the inputs that it does not hand on whole. 1 for what is no map."""
+    if not node.array_node:
+        return 1
+    whole = node.array_node.to_flyte_idl().bound_inputs
+    return max(len(b.collection.bindings) for var, b in bound.items() if var not in whole and b.collection is not None)
 
 
-def _value(binding: BindingData, kind: typing.Any, inputs: Mapping[str, object]) -> object:
+def _value(
+    binding: BindingData,
+    kind: typing.Any,
+    inputs: Mapping[str, object],
+    outputs: Mapping[str, Mapping[str, BindingData]],
+) -> object:
     """What a binding gives a function, or stands in for it."""
-    if binding.promise is not None:
-        return inputs[binding.promise.var] if binding.promise.var in inputs else _stand_in(kind)
+    if promise := binding.promise:
+        if promise.node_id in outputs:
+            return _value(outputs[promise.node_id][promise.var], kind, {}, {})
+        return inputs[promise.var] if promise.var in inputs else _stand_in(kind)
     if binding.collection is not None:
         (inner,) = typing.get_args(kind)
-        return [_value(part, inner, inputs) for part in binding.collection.bindings]
+        return [_value(part, inner, inputs, outputs) for part in binding.collection.bindings]
     return TypeEngine.to_python_value(FlyteContextManager.current_context(), binding.to_literal_model(), kind)
 
 

@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
 from tasks.config import GrpoConfig, Run
-from tasks.evaluation.pictures import GROUND, INK, PALETTE, STYLE, save
+from tasks.evaluation.pictures import FAINT, GROUND, INK, PALETTE, STYLE, save
 from tasks.resources import ROLES
 from tasks.tracking import mlflow_run
 from workflows.grpo import grpo
@@ -85,8 +85,8 @@ def measured(folder: Path) -> Measured:
         first={stage: values[0] for stage, values in times.items()},
         later={stage: statistics.median(values[1:] or values) for stage, values in times.items()},
         sizes={
-            kind: sum(path.stat().st_size for path in (folder / of).rglob("*") if path.is_file())
-            for kind, of in {"policy": "policies/00001", "state": "states/00001", "batch": "trajectories/00000"}.items()
+            kind: sum(path.stat().st_size for path in max((folder / of).iterdir()).rglob("*") if path.is_file())
+            for kind, of in {"policy": "policies", "state": "states", "batch": "trajectories"}.items()
         },
         seconds=summary["seconds"],
     )
@@ -99,7 +99,7 @@ def graph(inputs: Mapping[str, object], *, iterations: int, lag: int) -> list[No
 
 
 def with_workers(nodes: Sequence[Node], workers: int) -> list[Node]:
-    """Each rollout by as many nodes, with an equal part of the games each, and one that joins their batches."""
+    """Each rollout by as many nodes, with an equal part of the games each, and one of the same role that joins them."""
     if workers == 1:
         return list(nodes)
     found = []
@@ -107,7 +107,7 @@ def with_workers(nodes: Sequence[Node], workers: int) -> list[Node]:
         if node.stage == "rollout":
             parts = [replace(node, name=f"{node.name}-{i}", share=1 / workers) for i in range(workers)]
             after = frozenset(part.name for part in parts)
-            found += [*parts, Node(node.name, "join", node.number, "cpu", after, {"batch": 1})]
+            found += [*parts, Node(node.name, "join", node.number, node.role, after, {"batch": 1})]
         else:
             found.append(node)
     return found
@@ -162,22 +162,21 @@ def draw(panels: Mapping[str, Sequence[Placed]], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    stages = list(dict.fromkeys(p.node.stage for placed in panels.values() for p in placed))
-    colours = {stage: PALETTE[i % len(PALETTE)] for i, stage in enumerate(stages)}
+    colours = dict(zip(("rollout", "train", "score_reference", "evaluate", "first_policy"), PALETTE, strict=False))
     rows = [sorted({(p.node.role, p.pod) for p in placed}, reverse=True) for placed in panels.values()]
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(14, 2 + 0.3 * sum(map(len, rows))), layout="constrained")
         all_axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=[len(row) for row in rows])
         for axes, row, (title, placed) in zip(all_axes[:, 0], rows, panels.items(), strict=True):
             for p in placed:
-                y, colour = row.index((p.node.role, p.pod)), colours[p.node.stage]
+                y, colour = row.index((p.node.role, p.pod)), colours.get(p.node.stage, FAINT)
                 axes.barh(y, p.end - p.begin, left=p.begin, color=colour, alpha=0.3)
                 axes.barh(y, p.cost.work, left=p.end - p.cost.work, color=colour, edgecolor=GROUND, linewidth=0.3)
             axes.set_yticks(range(len(row)), [f"{role} {pod}" for role, pod in row])
             axes.set_title(f"{title}: {wall_time(placed):,.0f} s", loc="left", color=INK)
             axes.spines[["top", "right"]].set_visible(False)
         all_axes[-1, 0].set_xlabel("seconds; pale while a pod starts and data moves")
-        handles = [Patch(color=colours[stage], label=stage) for stage in stages]
+        handles = [Patch(color=colour, label=stage) for stage, colour in {**colours, "others": FAINT}.items()]
         figure.legend(handles=handles, loc="outside right upper", frameon=False)
         save(figure, path)
 
@@ -194,7 +193,7 @@ def assumptions(times: Measured, pods: Mapping[str, int], start: Mapping[str, fl
     yield f"seconds until a pod works (node, image, imports, weights, engine): {listed(start, 'g')}"
     sizes = listed({kind: size / 1e6 for kind, size in times.sizes.items()}, ".1f")
     yield f"inputs and results move at {mb_per_s:g} MB/s; in MB: {sizes}"
-    yield f"pods at once: {listed(pods, 'g')}, and the workers of a rollout beyond one; a GPU a pod where its role has one"
+    yield f"pods at once: {listed(pods, 'g')}, and one for each further worker of a rollout; of other roles any number"
     yield "a rollout by w workers takes each 1/w of its time; nothing fails, is repeated or found in the cache"
 
 
