@@ -33,6 +33,9 @@ test: $(READY) ## all tests but the slow proofs
 bench: $(READY) ## packed, prefix-sharing and padded training
 	$(BIN)/python tests/benchmarks/packing.py
 
+schedule: $(READY) ## wall time on a cluster, from the stage times of a run measured here
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/schedule.py
+
 parity: $(READY) ## each architecture against transformers and vLLM
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/parity.py
 
@@ -73,4 +76,4 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 test bench parity lint ui lock images push package
+.PHONY: help setup run run-smollm2 test bench schedule parity lint ui lock images push package

@@ -4,6 +4,9 @@ GRPO_RESOURCES changes single fields, where the tasks are registered:
 
     export GRPO_RESOURCES='{"training": {"accelerator": "nvidia-h100", "mem": "160Gi"}, "rollout": {"retries": 5}}'
 
+`{"rollout": {"sidecar": true}}` puts the environment's server into the pods that play, for
+`--environment_url http://127.0.0.1:8000`.
+
 A `@dynamic` graph is compiled in a pod, which has another environment: `passed_on` takes the variable there. The names
 of the images are in flyte.config.
 """
@@ -15,10 +18,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from flytekit import Resources
+from flytekit import PodTemplate, PythonFunctionTask, Resources
+from flytekit.configuration import SerializationSettings
+from flytekit.core.python_auto_container import get_registerable_container_image
+from flytekit.extend import TaskPlugins
 from flytekit.extras.accelerators import GPUAccelerator
+from flytekit.models.task import K8sPod
 
 from tasks.config import Record, check_given, require
+from tasks.environments import sidecar
 
 VARIABLE = "GRPO_RESOURCES"
 IMAGES = ("cpu", "rollout", "training")  # images/<name>.Dockerfile
@@ -43,6 +51,7 @@ class Pod(Record):
     retries: int = 3
     timeout_minutes: int = 60  # of one try; 0 sets no limit
     interruptible: bool = False  # may run on nodes that the cloud takes back
+    sidecar: bool = False  # a rollout's pod has the environment's server too, see tasks/environments/sidecar.py
 
     def __post_init__(self) -> None:
         require(self.image in IMAGES, f"{VARIABLE} image", self.image, ", ".join(IMAGES))
@@ -81,6 +90,8 @@ def read_roles(given: str) -> dict[str, Pod]:
     for role, fields in changes.items():
         require(role in ROLES, f"a role in {VARIABLE}", role, ", ".join(ROLES))
         check_given(Pod, fields, f"{VARIABLE}.{role}")
+        alone = role == "rollout" or not fields.get("sidecar")
+        require(alone, f"{VARIABLE}.{role}.sidecar", True, "false, only the rollout plays in the environment")
     return {role: replace(default, **changes.get(role, {})) for role, default in ROLES.items()}
 
 
@@ -103,7 +114,35 @@ def pod(role: str) -> dict[str, Any]:
         "retries": asked.retries,
         "timeout": timedelta(minutes=asked.timeout_minutes),
         "interruptible": asked.interruptible,
+        **(_with_environment() if asked.sidecar else {}),
     }
+
+
+class Sidecar:
+    """Marks the task whose pod has a sidecar."""
+
+
+class SidecarTask(PythonFunctionTask[Sidecar]):
+    """flytekit writes the names of images into the containers of a pod; here also into its init containers."""
+
+    def get_k8s_pod(self, settings: SerializationSettings) -> K8sPod:
+        pod = super().get_k8s_pod(settings)
+        for container in pod.pod_spec["initContainers"]:
+            container["image"] = get_registerable_container_image(container["image"], settings.image_config)
+        return pod
+
+
+TaskPlugins.register_pythontask_plugin(Sidecar, SidecarTask)
+
+
+def _with_environment() -> dict[str, Any]:
+    """The pod is written out, not named: of a PodTemplate that lies in the cluster, Flyte drops other containers."""
+    from kubernetes.client import V1Container, V1PodSpec  # half a second, which others need not wait for
+
+    # Without this Flyte would not show the end of the log of a container that failed.
+    primary = V1Container(name="primary", termination_message_policy="FallbackToLogsOnError")
+    spec = V1PodSpec(containers=[primary], init_containers=[sidecar.CONTAINER], volumes=sidecar.VOLUMES)
+    return {"task_config": Sidecar(), "pod_template": PodTemplate(spec, primary.name)}
 
 
 def passed_on() -> dict[str, str]:

@@ -18,7 +18,7 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
     from tasks.records import read_batch, write_batch
     from tasks.tracking.traces import log_games
 
-    with failing_loudly(run):
+    with failing_loudly(run, "compute_advantages", iteration):
         source = Path(batch.download())
         complete, metrics = add_advantages(read_batch(source), config.algorithm.advantage)
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))

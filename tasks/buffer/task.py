@@ -32,7 +32,7 @@ def select_window(
     from tasks.records import read_batch
     from tasks.tracking import mlflow_run
 
-    with failing_loudly(run):
+    with failing_loudly(run, "select_window", policy_version):
         tables = [read_batch(Path(batch.download()), COLUMNS) for batch in batches]
         selection = select_groups(
             tables,

@@ -19,7 +19,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.evaluation.report import evaluate_into
     from tasks.tracking import console, mlflow_run
 
-    with failing_loudly(run):
+    with failing_loudly(run, "evaluate", version):
         folder = stage_folder(run, "evaluations", version)
         found = evaluate_into(
             folder,
@@ -44,7 +44,7 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     """
     from tasks.evaluation.report import write_report
 
-    with failing_loudly(run):
+    with failing_loudly(run, "report", iterations):
         summary = write_report(
             run, [Path(e.download()) for e in evaluations], Path(policies[-1].download()), iterations
         )

@@ -18,7 +18,7 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     from tasks.policy.checkpoint import adopt
     from tasks.tracking import console
 
-    with failing_loudly(run):
+    with failing_loudly(run, "first_policy", 0):
         if policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
 

@@ -19,7 +19,7 @@ def score_reference(
     from tasks.records import read_batch, write_batch
     from tasks.reference.score import score_batch
 
-    with failing_loudly(run):
+    with failing_loudly(run, "score_reference", iteration):
         source = Path(batch.download())
         scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
         folder = write_batch(scored, stage_folder(run, "scored", iteration))

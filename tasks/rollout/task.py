@@ -20,7 +20,7 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
     from tasks.records import write_batch
     from tasks.rollout.rollout import sample_batch
 
-    with failing_loudly(run):
+    with failing_loudly(run, "rollout", iteration):
         started = time.time()
         sampler = Path(policy.download())
         batch, metrics = sample_batch(

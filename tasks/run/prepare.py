@@ -1,5 +1,6 @@
 """Checks every input of a training before any work, and opens its run: folder, identity, MLflow run."""
 
+import ipaddress
 import json
 import re
 import uuid
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tasks.config import GrpoConfig, Run, require
 from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
@@ -33,7 +35,7 @@ def check_inputs(
 ) -> dict[str, Any]:
     """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with.
 
-    `here`: vLLM will run on this machine, as in `check_memory`.
+    `here`: all stages will run on this machine, as in `check_memory`.
     """
     name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
     require(
@@ -62,7 +64,8 @@ def check_task(
 ) -> dict[str, Any]:
     """The config.json of a policy directory, or of a name on the hub; empty for `tiny`, which is yet to be made.
 
-    Raises ValueError for a policy or an environment that is not there.
+    Raises ValueError for a policy or an environment that is not there. On a cluster a server on the loopback interface
+    is a container of the rollout's pod, which is not this one: nobody is asked.
     """
     require(environment in ENVIRONMENT_NAMES, "environment", environment, ", ".join(ENVIRONMENT_NAMES))
     known: dict[str, Any] = {}
@@ -73,13 +76,24 @@ def check_task(
         known = check_checkpoint(Path(policy))
     if known and here:
         check_head_size(known)
-    if environment_url:
+    if environment_url and (here or not _loopback(environment_url)):
         games = get_environment(environment).connect(environment_url)
         try:
             games.reset([0])
         finally:
             games.close()
     return known
+
+
+def _loopback(url: str) -> bool:
+    """Whether this is the http(s) URL of a server on the machine, or in the pod, that asks."""
+    found = urlsplit(url)
+    if found.scheme not in ("http", "https") or not found.hostname:
+        return False
+    try:
+        return ipaddress.ip_address(found.hostname).is_loopback
+    except ValueError:  # a name
+        return found.hostname == "localhost"
 
 
 def check_memory(

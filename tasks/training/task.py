@@ -50,7 +50,7 @@ def train(
     from tasks.records import read_batch
     from tasks.training.train import next_policy
 
-    with failing_loudly(run):
+    with failing_loudly(run, "train", iteration):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
         metrics = next_policy(

@@ -48,7 +48,7 @@ def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
     return {
         name: value
         for name, value in metrics.items()
-        if not (name.startswith("time/") or name.endswith("_per_s") or name == "started")
+        if not (name.startswith(("time/", "stage/")) or name.endswith("_per_s") or name == "started")
     }
 
 
@@ -118,9 +118,16 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
         "time/reference_s",
         "time/train_s",
         "time/overhead_s",
+        "stage/rollout_s",
+        "stage/score_reference_s",
+        "stage/compute_advantages_s",
+        "stage/select_window_s",
+        "stage/train_s",
     ):
         assert [m.step for m in mlflow.get_metric_history(run_id, name)] == [0, 1], name
     assert [m.step for m in mlflow.get_metric_history(run_id, "eval/regret")] == [0, 2]
+    for name, steps in (("first_policy", [0]), ("evaluate", [0, 2]), ("report", [2])):
+        assert [m.step for m in mlflow.get_metric_history(run_id, f"stage/{name}_s")] == steps
     assert all(name.count("/") == 1 for name in run.data.metrics)
     artifacts = {artifact.path for artifact in mlflow.list_artifacts(run_id)}
     assert {"summary.json", "choices.png", "learning_curve.png"} <= artifacts

@@ -1,0 +1,264 @@
+"""How long a training would take on a cluster: its compiled graph laid on pods, with the times of a measured run.
+
+    make schedule                                                      # measures a run of six iterations first
+    PYTHONPATH=tests python tests/benchmarks/schedule.py --run runs/monday --pods rollout=8 --start rollout=120
+    … --seconds rollout=240,train=180,evaluate=90                      # what another machine or model took
+
+First it predicts the run that it has the times of: one process, one stage after another. Then lag 0 and 1, with one and
+with several pods for a rollout. What it assumes it prints; none of it has been compared with a cluster.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
+from graphs import Node, unrolled
+from tasks.config import GrpoConfig, Run
+from tasks.evaluation.pictures import FAINT, GROUND, INK, PALETTE, STYLE, save
+from tasks.resources import ROLES
+from tasks.tracking import mlflow_run
+from workflows.grpo import grpo
+
+ROOT = Path(__file__).parents[2]
+WORKERS = (1, 2, 4, 8)
+LIMIT = 0.1  # the prediction of the measured run is to be nearer than this
+# Seconds from a task that is due to its first line of work: a node found, the image there, imports, weights, engine.
+START = {"cpu": 15.0, "graph": 15.0, "policy": 40.0, "training": 60.0, "rollout": 90.0}
+UNMEASURED = 1.0  # seconds that a stage works which no run measures: prepare, the compilation of the loop, a join
+# What a stage reads, by the name of its input, and what it writes: policies, trainer states, batches.
+READ = {"policy": "policy", "reference": "policy", "sampler": "policy", "state": "state"} | dict.fromkeys(
+    ("batch", "batches"), "batch"
+)
+WRITTEN = {"first_policy": ("policy",), "train": ("policy", "state")} | dict.fromkeys(
+    ("rollout", "score_reference", "compute_advantages", "join"), ("batch",)
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one local run says: its inputs, the seconds of each stage the first time, when much is still to be loaded,
+    and later (the median); the bytes of a policy, a trainer state and a batch; and the seconds of the whole."""
+
+    inputs: dict[str, object]
+    first: dict[str, float]
+    later: dict[str, float]
+    sizes: dict[str, float]
+    seconds: float
+
+
+@contextmanager
+def a_run(iterations: int) -> Iterator[Path]:
+    """The folder of a run with the default settings, made by the command line in a process of its own."""
+    with tempfile.TemporaryDirectory() as home:
+        line = [str(Path(sys.executable).with_name("pyflyte")), "run", str(ROOT / "workflows/grpo.py"), "grpo"]
+        line += ["--run_name", "measured", "--iterations", str(iterations)]
+        own = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+        own |= {"FLYTE_LOCAL_CACHE_ENABLED": "false", "PYTHONPATH": str(ROOT)}
+        subprocess.run(line, cwd=home, env=own, check=True)
+        yield Path(home) / "runs" / "measured"
+
+
+def measured(folder: Path) -> Measured:
+    """Read a run's folder, and MLflow beside it or where MLFLOW_TRACKING_URI says."""
+    inputs = json.loads((folder / "run.json").read_text())["inputs"]
+    summary = json.loads((folder / "summary.json").read_text())
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}"
+    run = Run(folder.name, "", 0, "", "", summary["mlflow_run_id"], uri)
+    stages = {node.stage for node in graph(inputs, iterations=1, lag=0)}
+    times = {stage: [v for _, v in mlflow_run.metric_history(run, f"stage/{stage}_s")] for stage in stages}
+    times = {stage: values for stage, values in times.items() if values}
+    return Measured(
+        inputs=inputs,
+        first={stage: values[0] for stage, values in times.items()},
+        later={stage: statistics.median(values[1:] or values) for stage, values in times.items()},
+        sizes={
+            kind: sum(path.stat().st_size for path in max((folder / of).iterdir()).rglob("*") if path.is_file())
+            for kind, of in {"policy": "policies", "state": "states", "batch": "trajectories"}.items()
+        },
+        seconds=summary["seconds"],
+    )
+
+
+def graph(inputs: Mapping[str, object], *, iterations: int, lag: int) -> list[Node]:
+    """The nodes of the training with these inputs, but for the iterations and the lag."""
+    config = GrpoConfig.from_dict(inputs["config"])  # type: ignore[arg-type]
+    return unrolled(grpo, {**inputs, "config": config, "iterations": iterations, "lag": lag})
+
+
+def with_workers(nodes: Sequence[Node], workers: int) -> list[Node]:
+    """Each rollout by as many nodes, with an equal part of the games each, and one of the same role that joins them."""
+    if workers == 1:
+        return list(nodes)
+    found = []
+    for node in nodes:
+        if node.stage == "rollout":
+            parts = [replace(node, name=f"{node.name}-{i}", share=1 / workers) for i in range(workers)]
+            after = frozenset(part.name for part in parts)
+            found += [*parts, Node(node.name, "join", node.number, node.role, after, {"batch": 1})]
+        else:
+            found.append(node)
+    return found
+
+
+def in_one_process(times: Measured) -> Callable[[Node], Cost]:
+    """Seconds of a node of the measured run itself: what it loads stays loaded, nothing is moved."""
+
+    def cost(node: Node) -> Cost:
+        seconds = times.first if node.number == 0 else times.later
+        return Cost(start=0.0, move=0.0, work=seconds.get(node.stage, 0.0))
+
+    return cost
+
+
+def on_a_cluster(times: Measured, start: Mapping[str, float], bytes_per_s: float) -> Callable[[Node], Cost]:
+    """Seconds of a node in a pod of its own."""
+
+    def cost(node: Node) -> Cost:
+        read = sum(times.sizes[READ[var]] * count for var, count in node.reads.items() if var in READ)
+        written = sum(times.sizes[kind] for kind in WRITTEN.get(node.stage, ())) * node.share
+        work = times.later.get(node.stage, UNMEASURED) * node.share
+        return Cost(start=start[node.role], move=(read + written) / bytes_per_s, work=work)
+
+    return cost
+
+
+def gpu_shares(placed: Sequence[Placed], pods: Mapping[str, int]) -> tuple[float, float]:
+    """Of the seconds of all GPUs from the first node to the last: the share that pods held, and that they worked."""
+    gpus = {role: pods[role] * ROLES[role].gpu for role in pods}
+    whole = wall_time(placed) * sum(gpus.values())
+    held = sum((p.end - p.begin) * ROLES[p.node.role].gpu for p in placed)
+    worked = sum(p.cost.work * ROLES[p.node.role].gpu for p in placed)
+    return held / whole, worked / whole
+
+
+def path_shares(placed: Sequence[Placed]) -> str:
+    """What the critical path consists of, the longest first."""
+    seconds: Counter[str] = Counter()
+    for step in critical_path(placed):
+        seconds[step.node.stage] += step.cost.work
+        seconds["pods start"] += step.cost.start
+        seconds["data moves"] += step.cost.move
+    whole = wall_time(placed)
+    shares = [f"{name} {value / whole:.0%}" for name, value in seconds.most_common(4) if value >= 0.005 * whole]
+    return ", ".join(shares)
+
+
+def draw(panels: Mapping[str, Sequence[Placed]], path: Path) -> None:
+    """A bar a node, a row a pod; pale while the pod starts."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    colours = dict(zip(("rollout", "train", "score_reference", "evaluate", "first_policy"), PALETTE, strict=False))
+    rows = [sorted({(p.node.role, p.pod) for p in placed}, reverse=True) for placed in panels.values()]
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(14, 2 + 0.3 * sum(map(len, rows))), layout="constrained")
+        all_axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=[len(row) for row in rows])
+        for axes, row, (title, placed) in zip(all_axes[:, 0], rows, panels.items(), strict=True):
+            for p in placed:
+                y, colour = row.index((p.node.role, p.pod)), colours.get(p.node.stage, FAINT)
+                axes.barh(y, p.end - p.begin, left=p.begin, color=colour, alpha=0.3)
+                axes.barh(y, p.cost.work, left=p.end - p.cost.work, color=colour, edgecolor=GROUND, linewidth=0.3)
+            axes.set_yticks(range(len(row)), [f"{role} {pod}" for role, pod in row])
+            axes.set_title(f"{title}: {wall_time(placed):,.0f} s", loc="left", color=INK)
+            axes.spines[["top", "right"]].set_visible(False)
+        all_axes[-1, 0].set_xlabel("seconds; pale while a pod starts and data moves")
+        handles = [Patch(color=colour, label=stage) for stage, colour in {**colours, "others": FAINT}.items()]
+        figure.legend(handles=handles, loc="outside right upper", frameon=False)
+        save(figure, path)
+
+
+def assumptions(times: Measured, pods: Mapping[str, int], start: Mapping[str, float], mb_per_s: float) -> Iterator[str]:
+    """What the simulation takes for granted, a sentence each."""
+
+    def listed(values: Mapping[str, float], form: str) -> str:
+        return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
+
+    yield "the graph is the one that a cluster compiles; each node is a pod of its own, first come, first served"
+    yield f"a stage works as long as once warm in the measured run, in seconds: {listed(times.later, '.2f')}"
+    yield f"other stages, and the join of several rollout pods, work {UNMEASURED:g} s"
+    yield f"seconds until a pod works (node, image, imports, weights, engine): {listed(start, 'g')}"
+    sizes = listed({kind: size / 1e6 for kind, size in times.sizes.items()}, ".1f")
+    yield f"inputs and results move at {mb_per_s:g} MB/s; in MB: {sizes}"
+    yield f"pods at once: {listed(pods, 'g')}, and one for each further worker of a rollout; of other roles any number"
+    yield "a rollout by w workers takes each 1/w of its time; nothing fails, is repeated or found in the cache"
+
+
+def numbers(kind: type) -> Callable[[str], dict[str, float]]:
+    """Reads "rollout=8,training=2"."""
+
+    def read(given: str) -> dict[str, float]:
+        return {name: kind(value) for name, _, value in (pair.partition("=") for pair in given.split(","))}
+
+    read.__name__ = "name=number,name=number"
+    return read
+
+
+def main(console: Console) -> None:
+    """Measure or read, predict, lay out, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="folder of a finished local run (default: one is made)")
+    parser.add_argument("--iterations", type=int, help="of the graph (default: the run's own, 6 where one is made)")
+    parser.add_argument("--pods", type=numbers(int), default={}, help="pods at once by role")
+    parser.add_argument("--start", type=numbers(float), default={}, help="seconds until a pod of a role works")
+    parser.add_argument("--seconds", type=numbers(float), default={}, help="of a stage, in the place of measured ones")
+    parser.add_argument("--mb-per-s", type=float, default=500.0, help="to and from the object storage")
+    parser.add_argument("--picture", type=Path, help="where to draw lag 0 and 1 with the most workers, as PNG")
+    given = parser.parse_args()
+    if given.run:
+        times = measured(given.run)
+    else:
+        with a_run(given.iterations or 6) as folder:
+            times = measured(folder)
+    ran = int(str(times.inputs["iterations"]))
+    own = graph(times.inputs, iterations=ran, lag=int(str(times.inputs["lag"])))
+    predicted = wall_time(laid_out(own, in_one_process(times), pods={}, pool=lambda node: "process", at_most=1))
+    off = predicted / times.seconds - 1
+    console.print(
+        f"one process, {ran} iterations: predicted {predicted:.1f} s, measured {times.seconds:.1f} s, "
+        f"off by {off:+.1%} (allowed: {LIMIT:.0%})"
+    )
+    times = replace(times, later={**times.later, **given.seconds})
+    start = {**START, **given.start}
+    pods = {"rollout": 2, "training": 2, **given.pods}
+    iterations = given.iterations or ran
+    cost = on_a_cluster(times, start, given.mb_per_s * 1e6)
+    console.print("\nassumed:", *(f"  {line}" for line in assumptions(times, pods, start, given.mb_per_s)), sep="\n")
+    table = Table(title=f"{iterations} iterations on a cluster", title_justify="left")
+    for column in ("lag", "rollout workers", "wall time, s", "GPUs", "held", "working", "the critical path"):
+        table.add_column(column, justify="left" if column == "the critical path" else "right")
+    panels = {}
+    for lag in (0, 1):
+        nodes = graph(times.inputs, iterations=iterations, lag=lag)
+        for workers in WORKERS:
+            room = {**pods, "rollout": pods["rollout"] + workers - 1}
+            placed = laid_out(with_workers(nodes, workers), cost, pods=room)
+            held, worked = gpu_shares(placed, room)
+            gpus = sum(room[role] * ROLES[role].gpu for role in room)
+            row = (lag, workers, f"{wall_time(placed):,.0f}", gpus, f"{held:.0%}", f"{worked:.0%}", path_shares(placed))
+            table.add_row(*map(str, row))
+            panels[f"lag {lag}, {workers} rollout workers"] = placed
+    console.print(table)
+    if given.picture:
+        draw(
+            {name: panels[name] for name in (f"lag {lag}, {WORKERS[-1]} rollout workers" for lag in (0, 1))},
+            given.picture,
+        )
+        console.print(f"drawn: {given.picture}")
+
+
+if __name__ == "__main__":
+    main(Console(width=160, soft_wrap=True))

@@ -1,0 +1,167 @@
+"""The environment beside the policy: what a rollout's pod with a sidecar is to Kubernetes and Flyte; command and probes
+for real."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from google.protobuf.json_format import MessageToDict
+
+from packages import NAMES, Templates, compiled, package
+from tasks.environments import sidecar
+from tasks.resources import ROLES, read_roles
+from tasks.run.prepare import check_task
+
+ROOT = Path(__file__).parents[2]
+WITH = '{"rollout": {"sidecar": true}}'
+PLAYING = {"tasks.rollout.task.rollout", "tasks.evaluation.task.evaluate", "tasks.evaluation.task.evaluate_once"}
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def whole(value: Any) -> Any:
+    """A protobuf Struct knows no whole numbers, its readers take 1000.0 for 1000; here it is written so."""
+    if isinstance(value, dict):
+        return {key: whole(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [whole(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    return package(tmp_path_factory.mktemp("sidecar"), GRPO_RESOURCES=WITH)[1]
+
+
+@pytest.fixture(scope="module")
+def spec(tasks: Templates) -> dict[str, Any]:
+    """The pod of a rollout."""
+    return whole(MessageToDict(tasks["tasks.rollout.task.rollout"].k8s_pod.pod_spec))
+
+
+def test_pods_that_play_have_both_containers_and_others_are_as_before(tasks: Templates, spec: dict[str, Any]) -> None:
+    assert {name for name, template in tasks.items() if template.HasField("k8s_pod")} == PLAYING
+    for name, template in tasks.items():
+        assert template.HasField("container") == (name not in PLAYING)
+        # Flyte takes a pod's primary container from there, and knows the task's end by it where it is the only one.
+        assert template.config.get("primary_container_name", "") == ("primary" if name in PLAYING else "")
+        assert not template.metadata.pod_template_name
+    for name in PLAYING:
+        pod = MessageToDict(tasks[name].k8s_pod.pod_spec)
+        assert [c["name"] for c in pod["containers"]] == ["primary"]
+        assert [(c["name"], c["restartPolicy"]) for c in pod["initContainers"]] == [("environment", "Always")]
+        assert pod["containers"][0]["args"][-4:] == [
+            "task-module",
+            name.rpartition(".")[0],
+            "task-name",
+            name.rpartition(".")[2],
+        ]
+
+
+def test_the_stages_own_container_has_all_that_its_role_asks_for(tasks: Templates, spec: dict[str, Any]) -> None:
+    role, (primary,) = ROLES["rollout"], spec["containers"]
+    size = {"cpu": role.cpu, "memory": role.mem, "ephemeral-storage": role.disk, "gpu": str(role.gpu)}
+    assert primary["resources"] == {"requests": size, "limits": size}
+    assert primary["image"] == NAMES["rollout"]
+    assert primary["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    template = tasks["tasks.rollout.task.rollout"]
+    # From these Flyte makes the node's affinity and a volume in memory, mounted into the primary container.
+    assert template.extended_resources.gpu_accelerator.device == role.accelerator
+    shared = template.extended_resources.shared_memory
+    assert (shared.mount_path, shared.size_limit) == ("/dev/shm", role.shared_memory)
+    assert shared.mount_name not in {volume["name"] for volume in spec["volumes"]}
+    metadata = template.metadata
+    assert (metadata.retries.retries, metadata.timeout.seconds) == (role.retries, role.timeout_minutes * 60)
+    assert metadata.interruptible and metadata.discoverable
+
+
+def test_kubernetes_takes_the_pod(spec: dict[str, Any]) -> None:
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "rollout"}, "spec": spec}
+    for version in ("1.29", kubernetes_validate.latest_version()):
+        kubernetes_validate.validate(manifest, version, strict=True)
+    wrong = json.loads(json.dumps(manifest).replace("readOnlyRootFilesystem", "readOnlyRoot"))
+    with pytest.raises(kubernetes_validate.ValidationError):  # the schema looks into init containers too
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_sidecar_is_the_service_on_the_loopback_interface(spec: dict[str, Any]) -> None:
+    deployment, _ = yaml.safe_load_all((ROOT / "images" / "environment.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    (service,), (beside,) = pod["containers"], spec["initContainers"]
+    assert beside["image"] == NAMES["cpu"]
+    for same in ("command", "workingDir", "env", "resources"):
+        assert beside[same] == service[same]
+    assert dict(zip(beside["args"][::2], beside["args"][1::2], strict=True)) == {
+        **dict(zip(service["args"][::2], service["args"][1::2], strict=True)),
+        "--host": "127.0.0.1",
+    }
+    assert "ports" not in beside  # it is no other pod's
+    # What the service says of its pod is said here of the container: the pod has another's too.
+    of_the_pod = {k: v for k, v in pod["securityContext"].items() if k != "fsGroup"}
+    assert beside["securityContext"] == {**of_the_pod, **service["securityContext"]}
+    assert [v for v in spec["volumes"] if v["name"] == "scratch"] == pod["volumes"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        timing = {k: v for k, v in service[probe].items() if k not in ("httpGet", "timeoutSeconds")}
+        assert timing == {k: v for k, v in beside[probe].items() if k not in ("exec", "timeoutSeconds")}
+
+
+def test_the_sidecar_gets_no_token(spec: dict[str, Any]) -> None:
+    # Where something is mounted there, Kubernetes mounts no token. The stage's container needs its own.
+    (beside,), (primary,) = spec["initContainers"], spec["containers"]
+    (mount,) = [m for m in beside["volumeMounts"] if m["mountPath"] == TOKEN]
+    assert mount["readOnly"] is True
+    (volume,) = [v for v in spec["volumes"] if v["name"] == mount["name"]]
+    assert volume.keys() == {"name", "emptyDir"}
+    assert "volumeMounts" not in primary and "automountServiceAccountToken" not in spec
+
+
+def test_the_probes_see_whether_the_server_answers(openenv_server: Callable[..., AbstractContextManager[str]]) -> None:
+    arguments = dict(zip(sidecar.CONTAINER["args"][::2], sidecar.CONTAINER["args"][1::2], strict=True))
+    assert f"http://{arguments['--host']}:{arguments['--port']}" == sidecar.URL
+    commands = [sidecar.CONTAINER[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
+    with openenv_server("--max-sessions", arguments["--max-sessions"]) as url:
+        for python, *words in commands:
+            assert python == "python"
+            line = [sys.executable, *(word.replace(sidecar.URL, url) for word in words)]
+            assert line[1:] != words
+            assert subprocess.run(line, capture_output=True).returncode == 0
+    assert subprocess.run(line, capture_output=True).returncode != 0
+
+
+def test_the_loop_compiled_in_its_pod_has_the_same_pods(tasks: Templates, tmp_path: Path) -> None:
+    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path)
+    found = {template.id.name: template for template in graph.tasks}
+    for name in PLAYING & found.keys():
+        assert found[name].k8s_pod == tasks[name].k8s_pod and found[name].config == tasks[name].config
+    assert {name for name, template in found.items() if template.HasField("k8s_pod")} == PLAYING & found.keys()
+
+
+def test_only_the_rollout_may_have_it() -> None:
+    with pytest.raises(ValueError) as caught:
+        read_roles('{"training": {"sidecar": true}}')
+    assert str(caught.value) == (
+        "GRPO_RESOURCES.training.sidecar is True; allowed: false, only the rollout plays in the environment."
+    )
+    assert read_roles(WITH)["rollout"].sidecar and not read_roles("")["rollout"].sidecar
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.8.8"])
+def test_on_a_cluster_the_first_stage_asks_no_sidecar(host: str, closed_port: int) -> None:
+    inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": f"http://{host}:{closed_port}"}
+    assert check_task(**inputs, here=False) == {}
+    with pytest.raises(ConnectionError, match="nobody answers there"):
+        check_task(**inputs, here=True)
+
+
+def test_on_a_cluster_it_asks_what_is_elsewhere_and_takes_only_urls(closed_port: int) -> None:
+    inputs = {"policy": "tiny", "environment": "blackjack", "here": False}
+    with pytest.raises(ConnectionError, match="nobody answers there"):
+        check_task(**inputs, environment_url=f"http://0.0.0.0:{closed_port}")
+    with pytest.raises(ValueError, match="it needs the form http://host:port"):
+        check_task(**inputs, environment_url="ws://127.0.0.1:8000")

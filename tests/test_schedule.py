@@ -1,0 +1,191 @@
+"""The schedule simulator: small graphs worked by hand, and the workflow's own with whole numbers for seconds."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from benchmarks.layout import Cost, critical_path, laid_out, wall_time
+from benchmarks.schedule import (
+    Measured,
+    draw,
+    gpu_shares,
+    graph,
+    in_one_process,
+    on_a_cluster,
+    path_shares,
+    with_workers,
+)
+from graphs import Node, unrolled
+from nested import whole
+from tasks.config import GrpoConfig
+
+INPUTS = {
+    "run_name": "monday",
+    "policy": "tiny",
+    "environment": "blackjack",
+    "environment_url": "",
+    "iterations": 4,
+    "seed": 0,
+    "lag": 0,
+    "config": GrpoConfig().to_dict(),
+}
+
+
+def node(name: str, after: str = "", role: str = "cpu", stage: str = "", number: int = 0) -> Node:
+    return Node(name, stage or name, number, role, frozenset(after.split()), {})
+
+
+def seconds(**of: float) -> Callable[[Node], Cost]:
+    """Nothing but work, by stage; 0 for the others."""
+    return lambda node: Cost(start=0, move=0, work=of.get(node.stage, 0.0) * node.share)
+
+
+@cache  # it takes a second
+def training(lag: int, iterations: int = 4) -> list[Node]:
+    return graph(INPUTS, iterations=iterations, lag=lag)
+
+
+def spans(placed: Sequence) -> dict[str, tuple[float, float, int]]:
+    return {p.node.name: (p.begin, p.end, p.pod) for p in placed}
+
+
+def test_nodes_take_the_pods_that_are_free_in_the_order_of_the_graph() -> None:
+    nodes = [node("a"), node("b"), node("c"), node("d", "b c")]
+    placed = laid_out(nodes, seconds(a=2, b=3, c=1, d=2), pods={"cpu": 2})
+    assert spans(placed) == {"a": (0, 2, 0), "b": (0, 3, 1), "c": (2, 3, 0), "d": (3, 5, 0)}
+    assert wall_time(placed) == 5
+    # c waited for the pod of a, d for c.
+    assert [p.node.name for p in critical_path(placed)] == ["a", "c", "d"]
+    assert wall_time(laid_out(nodes, seconds(a=2, b=3, c=1, d=2), pods={})) == 5
+    assert wall_time(laid_out(nodes, seconds(a=2, b=3, c=1, d=2), pods={"cpu": 1})) == 8
+
+
+def test_who_is_ready_first_is_served_first() -> None:
+    # b is ready at 1, c at 2, when the only pod of their role is taken until 4: b goes before c, whatever their order.
+    nodes = [
+        node("busy", role="training"),
+        node("second"),
+        node("c", "second", "training"),
+        node("first"),
+        node("b", "first", "training"),
+    ]
+    placed = laid_out(nodes, seconds(busy=4, first=1, second=2, b=1, c=1), pods={"training": 1})
+    assert [p.node.name for p in placed if p.node.role == "training"] == ["busy", "b", "c"]
+    assert [p.node.name for p in critical_path(placed)] == ["busy", "b", "c"]
+
+
+def test_the_critical_path_has_no_gap() -> None:
+    placed = laid_out(training(lag=1), seconds(rollout=3, train=2, evaluate=1), pods={"rollout": 1, "training": 1})
+    path = critical_path(placed)
+    assert path[0].begin == 0 and path[-1].end == wall_time(placed)
+    assert all(a.end == b.begin for a, b in pairwise(path))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "sentence"),
+    [
+        ([node("a", "b")], {}, r"a waits for \['b'\]; allowed: nodes of the graph."),
+        ([node("a")], {"cpu": 0}, "1 nodes wait for pods of which there are none."),
+    ],
+)
+def test_what_cannot_be_laid_out_is_refused(nodes: list[Node], pods: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        laid_out(nodes, seconds(), pods=pods)
+
+
+def test_lag_one_overlaps_rollout_and_training() -> None:
+    pods, cost = {"rollout": 1, "training": 1}, seconds(rollout=3, train=2)
+    # Each rollout waits for the training before: 4 x (3 + 2).
+    assert wall_time(laid_out(training(lag=0), cost, pods=pods)) == 20
+    # Rollouts follow one another without a pause, and the last training comes behind: 4 x 3 + 2.
+    placed = laid_out(training(lag=1), cost, pods=pods)
+    assert wall_time(placed) == 14
+    assert [p.node.stage for p in critical_path(placed) if p.cost.work] == ["rollout"] * 4 + ["train"]
+    # With two pods the rollouts of two iterations run side by side: 0-3 both, then 5-8 and 7-10, trained 10-12.
+    assert wall_time(laid_out(training(lag=1), cost, pods={"rollout": 2, "training": 1})) == 12
+
+
+def test_workers_share_a_rollout_where_there_are_pods() -> None:
+    nodes = with_workers(training(lag=0), 4)
+    assert Counter(n.stage for n in nodes)["rollout"] == 16 and Counter(n.stage for n in nodes)["join"] == 4
+    cost = seconds(rollout=12, join=1, train=2)
+    assert wall_time(laid_out(nodes, cost, pods={"rollout": 4})) == 4 * (3 + 1 + 2)
+    assert wall_time(laid_out(nodes, cost, pods={"rollout": 2})) == 4 * (6 + 1 + 2)
+    assert with_workers(training(lag=0), 1) == training(lag=0)
+
+
+TIMES = Measured(
+    inputs=INPUTS,
+    first={"first_policy": 7, "evaluate": 20, "rollout": 10, "train": 5},
+    later={"first_policy": 7, "evaluate": 3, "rollout": 2, "train": 4},
+    sizes={"policy": 100, "state": 300, "batch": 10},
+    seconds=60,
+)
+
+
+def test_one_process_adds_up_its_stages_and_loads_once() -> None:
+    placed = laid_out(training(lag=0), in_one_process(TIMES), pods={}, pool=lambda node: "process", at_most=1)
+    assert {p.pod for p in placed} == {0}
+    # Policy 0; evaluations of the first policy and of the last; four iterations.
+    assert wall_time(placed) == 7 + (20 + 3) + (10 + 3 * 2) + (5 + 3 * 4)
+
+
+def test_a_pod_starts_reads_works_and_writes() -> None:
+    cost = on_a_cluster(TIMES, {"training": 60, "rollout": 90, "cpu": 15, "graph": 15}, bytes_per_s=10)
+    last = [n for n in training(lag=0) if n.stage == "train"][-1]
+    # Four batches; present policy and sampler, one and the same, twice; the trainer's state. Then policy and state.
+    assert cost(last) == Cost(start=60, move=(4 * 10 + 2 * 100 + 300 + 100 + 300) / 10, work=4)
+    (part, *_) = [n for n in with_workers(training(lag=0), 2) if n.stage == "rollout"]
+    assert cost(part) == Cost(start=90, move=(100 + 5) / 10, work=1)
+    (unrolls,) = [n for n in training(lag=0) if n.stage == "iterate"]
+    assert cost(unrolls) == Cost(start=15, move=0, work=1)  # not measured in any run
+
+
+def test_what_gpus_do_is_counted_in_seconds_of_all_of_them() -> None:
+    nodes = [node("r", role="rollout"), node("t", "r", role="training"), node("other", "r")]
+    work = {"r": 2, "t": 4, "other": 1}
+    placed = laid_out(nodes, lambda n: Cost(start=1, move=0, work=work[n.stage]), pods={"rollout": 1, "training": 1})
+    # 3 + 5 seconds by two GPUs: one held for 3, the other for 5; they work 2 and 4.
+    assert gpu_shares(placed, {"rollout": 1, "training": 1}) == (8 / 16, 6 / 16)
+    assert path_shares(placed) == "t 50%, r 25%, pods start 25%"
+
+
+def test_a_graph_of_segments_and_maps_is_unrolled_whole() -> None:
+    nodes = unrolled(whole, {"count": 3})
+    found = {n.name: n for n in nodes}
+    assert [(n.stage, n.number, n.role) for n in nodes if n.stage in ("begin", "loop")] == [
+        ("begin", 0, "cpu"),
+        ("loop", 0, "graph"),
+        ("loop", 1, "graph"),
+        ("loop", 2, "graph"),
+    ]
+    # The parts that play are as many as were made before, and one: also across segments.
+    parts = [n for n in nodes if n.stage == "play"]
+    assert Counter(n.number for n in parts) == {0: 2, 1: 3, 2: 4}
+    assert {(n.number, n.share, n.role) for n in parts} == {(i, 1 / (2 + i), "rollout") for i in range(3)}
+    joins = [n for n in nodes if n.stage == "join"]
+    for join in joins:
+        assert {n.name for n in parts if n.number == join.number} <= join.after
+    # The second segment begins when all of the first has ended.
+    (second,) = [n for n in nodes if n.stage == "loop" and n.number == 2]
+    assert second.after == {joins[1].name}
+    assert all(found[name] for n in nodes for name in n.after)
+
+
+def test_a_long_training_is_a_chain_of_segments() -> None:
+    nodes = training(lag=1, iterations=120)
+    stages = Counter(n.stage for n in nodes)
+    assert stages["rollout"] == stages["train"] == 120 and stages["iterate"] == 4 and stages["report"] == 1
+    # Within a segment a rollout waits for the training before the last; the first of a segment for the whole segment.
+    cost = seconds(rollout=3, train=2)
+    assert wall_time(laid_out(nodes, cost, pods={"rollout": 1, "training": 1})) == 2 * (50 * 3 + 2) + 20 * 3 + 2
+
+
+def test_a_schedule_can_be_drawn(tmp_path: Path) -> None:
+    placed = laid_out(training(lag=1), seconds(rollout=3, train=2), pods={"rollout": 1, "training": 1})
+    draw({"lag 1": placed}, tmp_path / "schedule.png")
+    assert (tmp_path / "schedule.png").read_bytes().startswith(b"\x89PNG")
