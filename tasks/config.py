@@ -6,6 +6,7 @@ changes one value and keeps the other defaults.
 """
 
 import difflib
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -76,7 +77,9 @@ class RolloutConfig(Record):
     near_miss_bonus: float = 0.0  # added to it where that reply began with a readable answer, and went on
     thinking: bool = False  # replies may think before they answer; then the last line is the answer
     cut: str = "forfeit"  # what max_tokens or max_turns cut: "forfeit" earns invalid_reward, "drop" teaches nothing
-    concurrent_games: int = 1024  # games open at once
+    workers: int = 1  # pods that share the groups out; the games are the same, whatever their number
+    workers_needed: float = 1.0  # share of them that a batch needs; it goes without the groups of those lost, counted
+    concurrent_games: int = 1024  # games open at once, in a pod
     kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
     gpu_memory_utilization: float = 0.9  # the share of a GPU that vLLM may take
     dtype: str = "float32"
@@ -106,6 +109,18 @@ class RolloutConfig(Record):
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
         require(self.near_miss_bonus >= 0, "rollout.near_miss_bonus", self.near_miss_bonus, "0 or more")
         require(self.cut in ("forfeit", "drop"), "rollout.cut", self.cut, "forfeit or drop")
+        require(
+            1 <= self.workers <= self.groups,
+            "rollout.workers",
+            self.workers,
+            f"1 to rollout.groups ({self.groups})",
+        )
+        require(
+            0 < self.workers_needed <= 1,
+            "rollout.workers_needed",
+            self.workers_needed,
+            "more than 0, at most 1",
+        )
         require(self.concurrent_games >= 1, "rollout.concurrent_games", self.concurrent_games, "1 or more")
         require(self.kv_cache_gib >= 1, "rollout.kv_cache_gib", self.kv_cache_gib, "1 or more")
         require(
@@ -115,6 +130,11 @@ class RolloutConfig(Record):
             "more than 0, at most 1",
         )
         require(self.dtype in ("float32", "bfloat16"), "rollout.dtype", self.dtype, "float32 or bfloat16")
+
+    @property
+    def shards_needed(self) -> int:
+        """Workers of which a batch needs the games: `workers_needed` as a count, rounded up."""
+        return max(1, math.ceil(round(self.workers_needed * self.workers, 9)))
 
 
 # How far below and above 1 the ratio counts where the record does not say. Each algorithm's own: see its file.

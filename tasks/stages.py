@@ -39,6 +39,36 @@ def failing_loudly(run: Run, stage: str = "", step: int = 0) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def losable(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterator[None]:
+    """As `failing_loudly`, for one of the shards of a stage that can do with `needed` of them.
+
+    A shard that raises leaves its reason with the MLflow run, as a tag, by which others know how many are lost. Raises
+    RuntimeError, one sentence, where that is one too many; where none may be lost, what the block raised.
+    """
+    if needed == of:
+        with failing_loudly(run):
+            yield
+        return
+    use_scratch_folder()
+    try:
+        yield
+    except Exception as error:
+        reason, lost = str(error) or type(error).__name__, 1
+        with contextlib.suppress(Exception):  # as there
+            lost = mlflow_run.note_shard(run, stage, shard, reason)
+        console.stage(f"{stage}: shard {shard} of {of} is lost: {reason}")
+        if of - lost >= needed:
+            raise
+        with failing_loudly(run):
+            message = f"{stage} lost {lost} of {of} shards; allowed: {of - needed}. The last, shard {shard}: {reason}"
+            raise RuntimeError(message) from error
+    except BaseException:
+        with failing_loudly(run):
+            raise
+    mlflow_run.note_shard(run, stage, shard, "")
+
+
 def write_metrics(
     run: Run, folder: Path, metrics: Mapping[str, float], step: int, carried: Mapping[str, float] | None = None
 ) -> None:

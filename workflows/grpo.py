@@ -20,7 +20,7 @@ from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import first_policy
 from tasks.reference.task import score_reference
 from tasks.resources import passed_on, pod
-from tasks.rollout.task import rollout
+from tasks.rollout.task import sampled
 from tasks.run.task import prepare, retire
 from tasks.training.task import train
 
@@ -68,7 +68,7 @@ def iterate(
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):
         sampler = policies[-1 - min(lag, v)]
-        batch = rollout(run=run, config=config.rollout, policy=sampler, iteration=v)
+        batch = sampled(run=run, config=config.rollout, policy=sampler, iteration=v)
         if config.algorithm.kl_coefficient:
             batch = score_reference(run=run, config=config, batch=batch, reference=first, iteration=v)
         batch = compute_advantages(run=run, config=config, batch=batch, iteration=v)

@@ -1,9 +1,15 @@
-"""One batch of trajectories: groups of games that share a deck, played by one policy version."""
+"""One batch of trajectories: groups of games that share a deck, played by one policy version.
+
+The games of a group hang on the run's seed, the iteration and the number of the group, on nothing else; which groups a
+batch holds hangs on their rewards, in the order of their numbers. So a batch is the same whoever plays its groups, and
+with how many others at once: see shards.py.
+"""
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +20,12 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, Games, get_environment
 from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import read_info
-from tasks.records import Sample, to_table
+from tasks.records import Sample, to_table, trajectory_numbers, with_column
 from tasks.rollout.engine import Engine, open_engine
-from tasks.rollout.episodes import Episode, play
+from tasks.rollout.episodes import FORFEIT, Episode, play
 from tasks.seeds import derived_seed, training_seed
+
+NEAR_MISS = pa.field("near_miss", pa.bool_())  # of a game; a column of what was played, not of the batch
 
 
 def open_games(kind: EnvironmentKind, url: str) -> Games:
@@ -69,6 +77,81 @@ def groups_to_play(played: int, kept: int, config: RolloutConfig) -> int:
     return min(math.ceil((config.groups - kept) / kept_share), at_once, config.max_groups - played)
 
 
+@dataclass
+class Player:
+    """Plays groups of one iteration with one policy version. Engine and environment open with the first that it plays;
+    `close` ends the environment."""
+
+    policy: Path
+    config: RolloutConfig
+    environment: str
+    url: str
+    run_seed: int
+    iteration: int
+    setup_s: float = 0.0  # seconds until engine and environment were open
+    play_s: float = 0.0  # seconds that games took since
+    _opened: tuple[int, Chat, Engine, EnvironmentKind, Games] | None = None
+    _closing: ExitStack = field(default_factory=ExitStack)
+
+    def play(self, groups: Sequence[int]) -> pa.Table:
+        """The games of these groups, in the order given: rows of SAMPLE, and NEAR_MISS."""
+        version, chat, engine, kind, games = self._opened or self._open()
+        started = time.perf_counter()
+        size = self.config.group_size
+        members = [(group, member) for group in groups for member in range(size)]
+        episodes = play_in_waves(
+            engine,
+            chat,
+            kind,
+            games,
+            [training_seed(self.run_seed, self.iteration, group) for group, _ in members],
+            self.config,
+            temperature=self.config.temperature,
+            reply_seed=lambda game, turn: derived_seed(
+                "reply", self.run_seed, self.iteration, members[game][0] * size + members[game][1], turn
+            ),
+        )
+        samples, near_misses = [], []
+        for (group, member), episode in zip(members, episodes, strict=True):
+            rows = _samples(episode, f"{self.iteration:05d}-{group:05d}", member, version, self.config)
+            samples += rows
+            near_misses += [episode.near_miss] * len(rows)
+        played = with_column(to_table(samples), NEAR_MISS, near_misses)
+        self.play_s += time.perf_counter() - started
+        return played
+
+    def _open(self) -> tuple[int, Chat, Engine, EnvironmentKind, Games]:
+        started = time.perf_counter()
+        kind = get_environment(self.environment, thinking=self.config.thinking)
+        version = read_info(self.policy).version
+        chat, engine = open_chat(self.policy, self.config.thinking), open_engine(self.policy, self.config)
+        games = self._closing.enter_context(closing(open_games(kind, self.url)))
+        self._opened = version, chat, engine, kind, games
+        self.setup_s = time.perf_counter() - started
+        return self._opened
+
+    def close(self) -> None:
+        """End the environment, where it was opened."""
+        self._closing.close()
+
+
+def play_until_decided(
+    numbers: Sequence[int], config: RolloutConfig, play: Callable[[Sequence[int]], pa.Table]
+) -> tuple[pa.Table, int]:
+    """Play the groups of these `numbers`, one after the other, until the rewards of `config.groups` of them differ or
+    all `config.max_groups` were played; returns what was played, and how many were.
+
+    `play` is given the next numbers, and returns the games of these groups, in that order.
+    """
+    waves = []
+    played = kept = 0
+    while wave := groups_to_play(played, kept, config):
+        waves.append(play(numbers[played : played + wave]))
+        played += wave
+        kept += groups_kept(waves[-1])
+    return pa.concat_tables(waves).combine_chunks(), played
+
+
 def sample_batch(
     policy: Path, config: RolloutConfig, *, environment: str, url: str, run_seed: int, iteration: int
 ) -> tuple[pa.Table, dict[str, float]]:
@@ -77,56 +160,15 @@ def sample_batch(
 
     The same arguments give the same batch. Groups are numbered within the iteration; each has a deck of its own.
     """
-    started = time.perf_counter()
-    kind = get_environment(environment, thinking=config.thinking)
-    version = read_info(policy).version
-    chat, engine = open_chat(policy, config.thinking), open_engine(policy, config)
-    samples: list[Sample] = []
-    played = kept = near_misses = 0
-    earned = 0.0
-    with closing(open_games(kind, url)) as games:
-        ready = time.perf_counter()
-        while wave := groups_to_play(played, kept, config):
-            members = range(played * config.group_size, (played + wave) * config.group_size)
-            episodes = play_in_waves(
-                engine,
-                chat,
-                kind,
-                games,
-                [training_seed(run_seed, iteration, i // config.group_size) for i in members],
-                config,
-                temperature=config.temperature,
-                reply_seed=lambda game, turn, first=members[0]: derived_seed(
-                    "reply", run_seed, iteration, first + game, turn
-                ),
-            )
-            new = [
-                sample
-                for i, e in zip(members, episodes, strict=True)
-                for sample in _samples(
-                    e, f"{iteration:05d}-{i // config.group_size:05d}", i % config.group_size, version, config
-                )
-            ]
-            samples += new
-            near_misses += sum(e.near_miss for e in episodes)
-            earned += sum(e.earned for e in episodes)
-            played += wave
-            kept += _kept(new)
-        seconds = time.perf_counter() - ready
-    metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(samples, seconds)}
-    metrics["rollout/near_miss_share"] = near_misses / metrics["rollout/games"]
-    metrics["rollout/expected_reward"] = earned / metrics["rollout/games"]  # the environment's own, unshaped
-    return to_table(samples), {**metrics, "time/rollout_setup_s": ready - started}
+    with closing(Player(policy, config, environment, url, run_seed, iteration)) as player:
+        games, _ = play_until_decided(range(config.max_groups), config, player.play)
+    return games.drop([NEAR_MISS.name]), batch_metrics(games, player.play_s, player.setup_s)
 
 
-def _rewards(samples: Sequence[Sample]) -> np.ndarray:
-    return np.array([s.reward for s in samples], dtype=np.float64)  # NaN where there is none
-
-
-def _kept(samples: Sequence[Sample]) -> int:
+def groups_kept(games: pa.Table) -> int:
     """Groups whose rewards differ."""
-    groups = [s.group_id for s in samples]
-    return len(set(np.array(groups)[decided(_rewards(samples), groups)]))
+    groups = games["group_id"].to_numpy()
+    return len(set(groups[decided(games["reward"].to_numpy(), groups)]))
 
 
 def _samples(episode: Episode, group_id: str, member: int, version: int, config: RolloutConfig) -> list[Sample]:
@@ -154,22 +196,34 @@ def _samples(episode: Episode, group_id: str, member: int, version: int, config:
     ]
 
 
-def _metrics(samples: Sequence[Sample], seconds: float) -> dict[str, float]:
-    """Each trajectory counts once, however many samples it is in."""
-    trajectories = [s for s in samples if s.sample == 0]
-    rewards = _rewards(trajectories)
-    rewards = rewards[np.isfinite(rewards)]
-    sampled = sum(sum(s.action_mask) for s in samples)
+def batch_metrics(games: pa.Table, seconds: float, setup_seconds: float) -> dict[str, float]:
+    """Metrics of the batch that these games make. Each game counts once, however many samples it is in."""
+    once = games.take(trajectory_numbers(games)[1])
+    tokens, sampled = (games[name].combine_chunks().flatten() for name in ("token_ids", "action_mask"))
+    count = once.num_rows
+    rewards = once["reward"].to_numpy().astype(np.float64)  # NaN where there is none
+    known = rewards[np.isfinite(rewards)]
+    invalid = once["invalid"].to_numpy()
+
+    def share(reason: str) -> float:
+        return float(np.mean(once["finish_reason"].to_numpy() == reason))
+
     return {
-        "rollout/games": float(len(trajectories)),
-        "rollout/reward_mean": float(rewards.mean()) if len(rewards) else math.nan,
-        "rollout/invalid_share": float(np.mean([t.invalid for t in trajectories])),
-        "rollout/cut_share": float(np.mean([t.finish_reason == "length" for t in trajectories])),
-        "rollout/max_turns_share": float(np.mean([t.finish_reason == "max_turns" for t in trajectories])),
-        "rollout/turns_mean": float(np.mean([t.turns for t in trajectories])),
-        "rollout/samples_mean": len(samples) / len(trajectories),
-        "rollout/tokens_mean": sum(len(s.token_ids) for s in samples) / len(trajectories),
-        "rollout/games_per_s": len(trajectories) / seconds,
-        "rollout/sampled_tokens_per_s": sampled / seconds,
+        "rollout/groups": float(len(once["group_id"].unique())),
+        "rollout/groups_kept": float(groups_kept(games)),
+        "rollout/games": float(count),
+        "rollout/reward_mean": float(known.mean()) if len(known) else math.nan,
+        "rollout/invalid_share": float(np.mean(invalid)),
+        "rollout/cut_share": share("length"),
+        "rollout/max_turns_share": share("max_turns"),
+        "rollout/turns_mean": float(np.mean(once["turns"].to_numpy())),
+        "rollout/samples_mean": games.num_rows / count,
+        "rollout/tokens_mean": len(tokens) / count,
+        "rollout/games_per_s": count / seconds,
+        "rollout/sampled_tokens_per_s": sampled.to_numpy(zero_copy_only=False).sum() / seconds,
         "time/rollout_s": seconds,
+        "rollout/near_miss_share": float(np.mean(once[NEAR_MISS.name].to_numpy())),
+        # The environment's own, unshaped.
+        "rollout/expected_reward": float(np.mean(np.where(invalid, FORFEIT, rewards))),
+        "time/rollout_setup_s": setup_seconds,
     }

@@ -1,14 +1,47 @@
-"""Flyte shell of the rollout."""
+"""Flyte shells of the rollout: one task, or as many as there are workers and one that joins what they played."""
 
+import functools
+import json
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from flytekit import task
+from flytekit.core.array_node_map_task import ArrayNodeMapTask
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import RolloutConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, write_metrics
+from tasks.stages import (
+    CACHE_VERSION,
+    METRICS,
+    STARTED,
+    failing_loudly,
+    losable,
+    read_metrics,
+    stage_folder,
+    write_metrics,
+)
+
+
+def sampled(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> Any:
+    """The nodes that sample one batch of trajectories from `policy`, by one worker or by several and a join."""
+    given = {"run": run, "config": config, "policy": policy, "iteration": iteration}
+    if config.workers == 1:
+        return rollout(**given)
+    shards = shards_of(config.workers, config.shards_needed)(shard=list(range(config.workers)), **given)
+    return join_rollout(shards=shards, **given)
+
+
+@functools.cache  # one for all iterations, so that a compiled graph holds its template once
+def shards_of(workers: int, needed: int) -> ArrayNodeMapTask:
+    """The map over shards that ends well when `needed` of them do; it gives None for the others."""
+    # Half a shard below the share, which Flyte keeps in 32 bits and rounds up to whole shards. Below 1 always: then
+    # what the map gives is one type, whether it may lose shards or not.
+    ratio = (needed - 0.5) / workers
+    bound = {"run", "config", "policy", "iteration"}
+    return ArrayNodeMapTask(rollout_shard, min_success_ratio=ratio, bound_inputs=bound)
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
@@ -35,4 +68,44 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
         write_metrics(run, folder, metrics, step=iteration, carried={STARTED: started})
         by = lineage.named(read_info(sampler), lineage.source_of(policy), run_folder(run.name))
         lineage.write(folder, lineage.BatchLineage(iteration=iteration, sampled_by=by))
+    return FlyteDirectory(str(folder))
+
+
+@task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
+def rollout_shard(
+    shard: int, run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int
+) -> FlyteDirectory:
+    """Sample the games of one worker of `config.workers`; it logs nothing, the join speaks for all."""
+    from tasks.records import write_batch
+    from tasks.rollout.rollout import Player
+    from tasks.rollout.shards import sample_shard
+
+    with losable(run, f"rollout {iteration}", shard, of=config.workers, needed=config.shards_needed):
+        started = time.time()
+        sampler = Path(policy.download())
+        with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:
+            games = sample_shard(player, shard)
+        folder = write_batch(games, stage_folder(run, "shards", iteration) / f"{shard:05d}")
+        times = {"time/rollout_s": player.play_s, "time/rollout_setup_s": player.setup_s}
+        (folder / METRICS).write_text(json.dumps({STARTED: started, **times}) + "\n")
+    return FlyteDirectory(str(folder))
+
+
+@task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
+def join_rollout(
+    shards: list[FlyteDirectory | None], run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int
+) -> FlyteDirectory:
+    """Make of what the workers sampled the batch that one worker would have sampled; None stands for a lost worker."""
+    from tasks.records import read_batch, write_batch
+    from tasks.rollout.rollout import Player
+    from tasks.rollout.shards import join_shards
+
+    with failing_loudly(run):
+        folders = [Path(shard.download()) if shard else None for shard in shards]
+        measured = [read_metrics(folder) for folder in folders if folder]
+        sampler = Path(policy.download())
+        with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:
+            batch, metrics = join_shards(player, [read_batch(f) if f else None for f in folders], measured)
+        folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
+        write_metrics(run, folder, metrics, step=iteration, carried={STARTED: min(m[STARTED] for m in measured)})
     return FlyteDirectory(str(folder))

@@ -27,6 +27,7 @@ __all__ = [
     "log_file",
     "log_metrics",
     "metric_history",
+    "note_shard",
     "open_run",
     "seconds_since_start",
     "tracking_uri",
@@ -97,10 +98,30 @@ def finish(run: Run) -> None:
 
 def fail(uri: str, run_id: str, reason: str) -> None:
     """Mark a run FAILED; its tag `failure` says why."""
+    client(uri).set_tag(run_id, FAILURE_TAG, _fitting(reason))
+    client(uri).set_terminated(run_id, "FAILED")
+
+
+def note_shard(run: Run, stage: str, shard: int, lost: str) -> int:
+    """Keep as a tag why a shard of a stage was lost, or with "" that it was not; returns how many of them are lost.
+
+    A shard that an earlier attempt lost and this one did not has its tag no more.
+    """
+    mlflow = client(run.tracking_uri)
+    prefix = f"lost.{stage.replace(' ', '.')}."
+    if lost:
+        _log_tags(run.tracking_uri, run.mlflow_run_id, {f"{prefix}{shard}": _fitting(lost)})
+    tags = {tag for tag in mlflow.get_run(run.mlflow_run_id).data.tags if tag.startswith(prefix)}
+    if not lost and f"{prefix}{shard}" in tags:
+        mlflow.delete_tag(run.mlflow_run_id, f"{prefix}{shard}")
+        tags.remove(f"{prefix}{shard}")
+    return len(tags)
+
+
+def _fitting(reason: str) -> str:
     from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
 
-    client(uri).set_tag(run_id, FAILURE_TAG, reason[:MAX_TAG_VAL_LENGTH])
-    client(uri).set_terminated(run_id, "FAILED")
+    return reason[:MAX_TAG_VAL_LENGTH]
 
 
 def _log_tags(uri: str, run_id: str, tags: Mapping[str, str]) -> None:
