@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from tasks.config import TrainingConfig
+
 import torchtitan.tools.utils as titan_utils
 
 if not torch.accelerator.is_available():
@@ -106,22 +108,36 @@ def attention_masks(ends_BT: torch.Tensor):
     return sees(b, None, q, k)[:, None]
 
 
-def join_process_group() -> ParallelDims:
+def parallelism(training: TrainingConfig) -> ParallelismConfig:
+    """How the ranks share the work, as TorchTitan is told: FSDP over all of them, tensor and context parallel degrees.
+
+    Gloo reduces FSDP's gradients only without the SPMD types. Activations between the layers are whole on each rank of
+    a tensor group, for without sequence parallelism a row may have any length.
+    """
+    return ParallelismConfig(
+        spmd_backend="partial_dtensor",
+        data_parallel_shard_degree=-1,
+        tensor_parallel_degree=training.tensor_parallel,
+        context_parallel_degree=training.context_parallel,
+        enable_sequence_parallel=False,
+    )
+
+
+def join_process_group(training: TrainingConfig) -> ParallelDims:
     """Join the ranks that torchrun (or Flyte's Elastic) started, or be the only one; returns TorchTitan's mesh.
 
     An in-process vLLM engine may have made the group before: both use the default group of one.
     """
     if not dist.is_initialized():
         if "WORLD_SIZE" in os.environ:
+            if not ON_CPU:
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each its own
             dist_utils.init_distributed(CommConfig(trace_buf_size=0))
         else:  # no launcher: a group of one needs neither a port nor environment variables
             backend = "gloo" if ON_CPU else "nccl"
             store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
     torch.autograd.set_multithreading_enabled(False)  # as TorchTitan's init_distributed does
-    dist_utils.set_spmd_backend(PARALLELISM.spmd_backend)
-    return ParallelDims.from_config(PARALLELISM, dist.get_world_size())
-
-
-# Gloo reduces FSDP's gradients only without the SPMD types; sharding over all ranks is the default.
-PARALLELISM = ParallelismConfig(spmd_backend="partial_dtensor", data_parallel_shard_degree=-1)
+    shape = parallelism(training)
+    dist_utils.set_spmd_backend(shape.spmd_backend)
+    return ParallelDims.from_config(shape, dist.get_world_size())

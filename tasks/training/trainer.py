@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy import machine
@@ -40,6 +41,11 @@ def token_logprobs(
     return all_logprobs_KV.gather(-1, target_K[:, None])[:, 0], entropy_K
 
 
+def whole(values: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, where ranks of a tensor group have parts of it: all of it on each of them."""
+    return values.full_tensor() if isinstance(values, DTensor) else values
+
+
 class Trainer:
     """One model on all ranks of the process group.
 
@@ -51,6 +57,7 @@ class Trainer:
         self.config = config
         self.temperature = temperature
         self.steps = 0  # optimizer steps so far
+        self.group_size = config.tensor_parallel * config.context_parallel  # ranks that work on the same rows
         self.model, self.adapter, self.parallel_dims = build_model(policy, config, seed=seed)
         self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.model._skip_lm_head = True  # pyright: ignore[reportArgumentType]  # see _forward
@@ -95,13 +102,15 @@ class Trainer:
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
-        hidden_BTD = self.model(
-            rows.token_ids_BT.to(self.device),
-            positions=rows.positions_BT.to(self.device),
-            attention_masks=attention_masks(rows.ends_BT.to(self.device)),
+        hidden_BTD = whole(
+            self.model(
+                rows.token_ids_BT.to(self.device),
+                positions=rows.positions_BT.to(self.device),
+                attention_masks=attention_masks(rows.ends_BT.to(self.device)),
+            )
         )
         # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
-        logits_KV = self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None])[0]
+        logits_KV = whole(self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None]))[0]
         return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
 
     def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
@@ -109,11 +118,14 @@ class Trainer:
         return plan_rows(data, members, self.config.seq_len, share_prefixes=self.config.share_prefixes)
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
-        """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank."""
+        """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank.
+
+        The ranks of one group, those that share layers or rows, follow each other, and get the same.
+        """
         plan = self.plan(data, members)
-        world, rank = dist.get_world_size(), dist.get_rank()
-        plan += [[]] * (-len(plan) % world)
-        mine = plan[rank::world]
+        groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
+        plan += [[]] * (-len(plan) % groups)
+        mine = plan[group::groups]
         parts = [mine[i : i + rows_a_part] for i in range(0, len(mine), rows_a_part)]
         return [build_rows(data, part, share_prefixes=self.config.share_prefixes) for part in parts]
 
@@ -125,6 +137,7 @@ class Trainer:
             logprobs_K, _ = self._forward(rows)
             scores_N[rows.source_K] = logprobs_K.cpu()
         if dist.get_world_size() > 1:
+            scores_N *= dist.get_rank() % self.group_size == 0  # one of each group speaks for all of it
             dist.all_reduce(scores_N)
         return scores_N.numpy()
 
@@ -165,6 +178,7 @@ class Trainer:
             return totals
         parts: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(parts, totals)
+        parts = parts[:: self.group_size]
         return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in totals}
 
     @property
@@ -197,7 +211,7 @@ _scorers: dict[str, Trainer] = {}
 
 def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> Trainer:
     """A model that only scores, kept warm: the frozen reference is the same for all of a run."""
-    config = for_scoring(config)
+    config = for_scoring(config.on_one_rank())
     key = f"{read_info(policy).digest} {temperature} {config.to_json()}"
     if key not in _scorers:
         _scorers.clear()
