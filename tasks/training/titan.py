@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from tasks.config import TrainingConfig
 
@@ -51,6 +52,7 @@ with _triton_or_placeholder():
 from torchtitan.config import CommConfig, ParallelismConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
+from torchtitan.distributed.context_parallel import cp_shard
 from torchtitan.models.common.attention import FlexAttention, create_attention_mask
 
 logging.getLogger("torchtitan").setLevel(logging.WARNING)
@@ -99,13 +101,18 @@ def attention_rule(ends_BT: torch.Tensor):
     return sees
 
 
-def attention_masks(ends_BT: torch.Tensor):
-    """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere."""
+def attention_masks(ends_BT: torch.Tensor, cp_mesh: DeviceMesh | None = None):
+    """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere.
+
+    With `cp_mesh`, of the ranks that share each row, only for the queries of this one.
+    """
     (B, T), sees = ends_BT.shape, attention_rule(ends_BT)
     if not ON_CPU:
-        return create_attention_mask(sees, B, None, T, T)
+        mask = create_attention_mask(sees, B, None, T, T)
+        return mask if cp_mesh is None else cp_shard(cp_mesh, (ends_BT,), mask, load_balancer_type=None)[1]
     b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]
-    return sees(b, None, q, k)[:, None]
+    mask = sees(b, None, q, k)[:, None]
+    return mask if cp_mesh is None else mask.chunk(cp_mesh.size(), dim=2)[cp_mesh.get_local_rank()]
 
 
 def parallelism(training: TrainingConfig) -> ParallelismConfig:

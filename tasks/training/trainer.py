@@ -1,7 +1,7 @@
 """A TorchTitan model with its optimizer and schedule: scores tokens, takes optimizer steps, exports policies.
 
 Composed from TorchTitan's components, for its Trainer class wants an accelerator. Axes: B rows, T tokens, V
-vocabulary, K sampled tokens (see `rows.py`).
+vocabulary, K sampled tokens (see `rows.py`), k those of them that are this rank's, where ranks share rows.
 """
 
 import math
@@ -101,17 +101,36 @@ class Trainer:
         self.steps = state["steps"]
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
+        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K].
+
+        Ranks that share rows have a stretch of places each, in order. Each passes its own tokens through the output
+        head, and all of them get what the others found.
+        """
+        token_ids_BT, positions_BT = rows.token_ids_BT.to(self.device), rows.positions_BT.to(self.device)
+        place_K, mine_k, mesh = rows.place_K, slice(None), self.parallel_dims.get_optional_mesh("cp")
+        if mesh is not None:
+            share, stretch = mesh.get_local_rank(), token_ids_BT.shape[1] // mesh.size()
+            token_ids_BT, positions_BT = (x.chunk(mesh.size(), dim=1)[share] for x in (token_ids_BT, positions_BT))
+            mine_k = torch.nonzero(place_K // stretch == share)[:, 0]
+            place_K = place_K - share * stretch
         hidden_BTD = whole(
             self.model(
-                rows.token_ids_BT.to(self.device),
-                positions=rows.positions_BT.to(self.device),
-                attention_masks=attention_masks(rows.ends_BT.to(self.device)),
+                token_ids_BT,
+                positions=positions_BT,
+                attention_masks=attention_masks(rows.ends_BT.to(self.device), mesh),
             )
         )
         # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
-        logits_KV = whole(self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None]))[0]
-        return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
+        logits_kV = whole(self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K[mine_k], place_K[mine_k]][None]))[0]
+        found = token_logprobs(logits_kV, rows.target_K[mine_k].to(self.device), self.temperature)
+        if mesh is None:
+            return found
+        own_K2 = torch.zeros(len(place_K), 2, device=self.device)
+        own_K2 = own_K2.index_copy(0, mine_k.to(self.device), torch.stack(found, dim=-1))
+        all_K2 = own_K2.detach().clone()
+        dist.all_reduce(all_K2, group=mesh.get_group())
+        logprobs_K, entropy_K = (own_K2 + (all_K2 - own_K2.detach())).unbind(-1)  # a gradient only for its own
+        return logprobs_K, entropy_K
 
     def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
         """Which samples share a row."""
@@ -127,7 +146,8 @@ class Trainer:
         plan += [[]] * (-len(plan) % groups)
         mine = plan[group::groups]
         parts = [mine[i : i + rows_a_part] for i in range(0, len(mine), rows_a_part)]
-        return [build_rows(data, part, share_prefixes=self.config.share_prefixes) for part in parts]
+        shared, ranks = self.config.share_prefixes, self.config.context_parallel
+        return [build_rows(data, part, share_prefixes=shared, multiple=ranks) for part in parts]
 
     @torch.no_grad()
     def score(self, data: Ragged) -> np.ndarray:

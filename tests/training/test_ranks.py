@@ -46,6 +46,12 @@ CASES: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {  # which polic
     "tensor biased": ("qwen2", GRPO, {"tensor_parallel": 2}),
     "tensor llama": ("llama", GRPO, {"tensor_parallel": 2}),
     "tensor adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
+    "context": ("untied", GRPO, {"context_parallel": 2}),
+    "context tied": ("tied", AlgorithmConfig(name="gspo"), {"context_parallel": 2}),
+    "context biased": ("qwen2", GRPO, {"context_parallel": 2}),
+    "context llama": ("llama", GRPO, {"context_parallel": 2}),
+    "context adapters": ("qwen2", GRPO, {"lora": LORA, "context_parallel": 2}),
+    "context bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "context_parallel": 2}),
     "tensor bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "tensor_parallel": 2}),
 }
 
