@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,8 +23,14 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
 
 @contextlib.contextmanager
 def failing_loudly(run: Run) -> Iterator[None]:
-    """Mark the MLflow run FAILED, with the reason as a tag, when the block raises."""
+    """Mark the MLflow run FAILED, with the reason as a tag, when the block raises.
+
+    One of several ranks leaves that to the process that started them: it knows which failed first.
+    """
     use_scratch_folder()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        yield
+        return
     try:
         yield
     except BaseException as error:

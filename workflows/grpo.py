@@ -7,6 +7,7 @@ The graph is the schedule. With lag 0 rollout v waits for policy v; with lag 1 i
 a cluster it runs beside the training of policy v.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from flytekit import dynamic, workflow
@@ -22,7 +23,7 @@ from tasks.reference.task import score_reference
 from tasks.resources import passed_on, pod
 from tasks.rollout.task import rollout
 from tasks.run.task import prepare, retire
-from tasks.training.task import train
+from tasks.training.task import for_ranks, train
 
 # Iterations in one graph, and graphs in one that chains them. Flyte keeps the state of every node of a running graph in
 # one Kubernetes object, of at most about 1 MB; what has ended counts as a single node.
@@ -64,6 +65,8 @@ def iterate(
             stop = min(start + size, end)
             so_far = iterate(run, config, iterations, lag, first, start, stop, *so_far)
         return so_far
+    # Stages are cached by their settings; how many ranks train changes no result.
+    training, config = config.training, replace(config, training=config.training.on_one_rank())
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):
@@ -77,6 +80,7 @@ def iterate(
         trained = train(
             run=run,
             config=config,
+            training=training,
             iterations=iterations,
             window=window,
             batches=batches,
@@ -85,6 +89,8 @@ def iterate(
             state=states[-1] if states else None,
             iteration=v,
         )
+        if training.ranks > 1:
+            trained.with_overrides(**for_ranks(training))
         policies, states = [*policies, trained.policy], [*states, trained.state]
         evaluated = is_evaluated(v + 1, iterations, config)
         if evaluated:

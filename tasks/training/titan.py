@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE
 
 from tasks.config import TrainingConfig
 
@@ -115,6 +116,13 @@ def attention_masks(ends_BT: torch.Tensor, cp_mesh: DeviceMesh | None = None):
     return mask if cp_mesh is None else mask.chunk(cp_mesh.size(), dim=2)[cp_mesh.get_local_rank()]
 
 
+def row_multiple(training: TrainingConfig) -> int:
+    """What the length of a row is a multiple of, so that the ranks that share it have as many tokens each; of which
+    FlexAttention wants whole blocks."""
+    ranks = training.context_parallel
+    return ranks if ON_CPU or ranks == 1 else ranks * _DEFAULT_SPARSE_BLOCK_SIZE
+
+
 def parallelism(training: TrainingConfig) -> ParallelismConfig:
     """How the ranks share the work, as TorchTitan is told: FSDP over all of them, tensor and context parallel degrees.
 
@@ -139,6 +147,7 @@ def join_process_group(training: TrainingConfig) -> ParallelDims:
         if "WORLD_SIZE" in os.environ:
             if not ON_CPU:
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each its own
+            os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)  # the launcher's; TorchTitan has its own, and says so
             dist_utils.init_distributed(CommConfig(trace_buf_size=0))
         else:  # no launcher: a group of one needs neither a port nor environment variables
             backend = "gloo" if ON_CPU else "nccl"

@@ -5,6 +5,7 @@ vocabulary, K sampled tokens (see `rows.py`), k those of them that are this rank
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model
 from tasks.training.packing import Ragged, plan_rows
 from tasks.training.rows import Rows, build_rows
-from tasks.training.titan import ON_CPU, attention_masks, dist_utils
+from tasks.training.titan import ON_CPU, attention_masks, dist_utils, row_multiple
 from tasks.training.weights import export_weights
 
 from torchtitan.components.checkpoint import CheckpointManager
@@ -146,8 +147,8 @@ class Trainer:
         plan += [[]] * (-len(plan) % groups)
         mine = plan[group::groups]
         parts = [mine[i : i + rows_a_part] for i in range(0, len(mine), rows_a_part)]
-        shared, ranks = self.config.share_prefixes, self.config.context_parallel
-        return [build_rows(data, part, share_prefixes=shared, multiple=ranks) for part in parts]
+        shared, multiple = self.config.share_prefixes, row_multiple(self.config)
+        return [build_rows(data, part, share_prefixes=shared, multiple=multiple) for part in parts]
 
     @torch.no_grad()
     def score(self, data: Ragged) -> np.ndarray:
@@ -218,7 +219,8 @@ class Trainer:
     def load_state(self, folder: Path) -> None:
         """Go on from what `save_state` wrote."""
         self.checkpoints.folder = str(folder)
-        self.checkpoints.load(1)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of the schedule, about its own way
+            self.checkpoints.load(1)
 
 
 def for_scoring(config: TrainingConfig) -> TrainingConfig:
