@@ -220,7 +220,9 @@ class TrainingConfig(Record):
     score_rows: int = 32  # packed rows a forward pass without gradients
     share_prefixes: bool = False  # what trajectories of a step have in common goes through the model once
     dtype: str = "float32"  # of the forward and backward pass; weights, gradients and optimizer are float32 always
-    ranks: int = 1  # processes that train together, each with its share of weights and rows; where there are GPUs, one each
+    ranks: int = (
+        1  # processes that train together, each with its share of weights and rows; where there are GPUs, one each
+    )
     nodes: int = 1  # machines of a cluster over which the ranks are spread, as many on each
     tensor_parallel: int = 1  # ranks that share the heads and the columns of every layer, and work on the same rows
     context_parallel: int = 1  # ranks that share the tokens of every row
@@ -343,6 +345,10 @@ class GrpoConfig(Record):
             self.training.seq_len,
             "more than rollout.max_turns x rollout.max_tokens, a trajectory must fit in one row",
         )
+
+    def on_one_rank(self) -> "GrpoConfig":
+        """The same settings, as far as they decide what comes out: with a training on one rank."""
+        return replace(self, training=self.training.on_one_rank())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ The graph is the schedule. With lag 0 rollout v waits for policy v; with lag 1 i
 a cluster it runs beside the training of policy v.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from flytekit import dynamic, workflow
@@ -66,7 +65,7 @@ def iterate(
             so_far = iterate(run, config, iterations, lag, first, start, stop, *so_far)
         return so_far
     # Stages are cached by their settings; how many ranks train changes no result.
-    training, config = config.training, replace(config, training=config.training.on_one_rank())
+    training, config = config.training, config.on_one_rank()
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):

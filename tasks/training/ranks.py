@@ -22,7 +22,7 @@ def is_first() -> bool:
 
 
 def leave() -> None:
-    """End the group of several ranks once all have come here: a rank that is gone earlier looks like one that failed."""
+    """End the group of several ranks once all are here: one that is gone earlier looks like one that failed."""
     if dist.get_world_size() > 1:
         dist.barrier()
         dist.destroy_process_group()

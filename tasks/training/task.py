@@ -1,7 +1,7 @@
 """Flyte shell of the training stage, on one rank or on several.
 
-    train ─► one rank: the function, in this process, whose trainer stays warm
-          └► several: Elastic starts the ranks, each calls the same function; what the first returns is the result
+train ─► one rank: the function, in this process, whose trainer stays warm
+      └► several: Elastic starts the ranks, each calls the same function; what the first returns is the result
 """
 
 import contextlib
@@ -67,6 +67,7 @@ class RanksTask(PytorchElasticFunctionTask):
 
     @property
     def min_nodes(self) -> int:
+        assert self.task_config is not None
         return int(self.task_config.nnodes)
 
     max_nodes = min_nodes
@@ -121,7 +122,7 @@ def _launcher_cleaned_up(ranks: int) -> Iterator[None]:
     signal handlers does not outlive it."""
     from tasks.tracking import console
 
-    environment, signals = dict(os.environ), [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
+    environment, signals = set(os.environ), [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
     handlers = [signal.getsignal(s) for s in signals]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     os.environ[console.STARTED_AT] = str(console.STARTED)
@@ -130,8 +131,8 @@ def _launcher_cleaned_up(ranks: int) -> Iterator[None]:
     finally:
         for s, handler in zip(signals, handlers, strict=True):
             signal.signal(s, handler)
-        os.environ.clear()
-        os.environ.update(environment)
+        for name in set(os.environ) - environment:
+            del os.environ[name]
 
 
 @task(

@@ -147,7 +147,9 @@ def join_process_group(training: TrainingConfig) -> ParallelDims:
         if "WORLD_SIZE" in os.environ:
             if not ON_CPU:
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each its own
-            os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)  # the launcher's; TorchTitan has its own, and says so
+            os.environ.pop(
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING", None
+            )  # the launcher's; TorchTitan has its own, and says so
             dist_utils.init_distributed(CommConfig(trace_buf_size=0))
         else:  # no launcher: a group of one needs neither a port nor environment variables
             backend = "gloo" if ON_CPU else "nccl"

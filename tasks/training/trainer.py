@@ -108,10 +108,11 @@ class Trainer:
         head, and all of them get what the others found.
         """
         token_ids_BT, positions_BT = rows.token_ids_BT.to(self.device), rows.positions_BT.to(self.device)
-        place_K, mine_k, mesh = rows.place_K, slice(None), self.parallel_dims.get_optional_mesh("cp")
+        place_K, mine_k = rows.place_K, torch.arange(len(rows.place_K))
+        mesh = self.parallel_dims.get_optional_mesh("cp")
         if mesh is not None:
             share, stretch = mesh.get_local_rank(), token_ids_BT.shape[1] // mesh.size()
-            token_ids_BT, positions_BT = (x.chunk(mesh.size(), dim=1)[share] for x in (token_ids_BT, positions_BT))
+            token_ids_BT, positions_BT = (x.split(stretch, dim=1)[share] for x in (token_ids_BT, positions_BT))
             mine_k = torch.nonzero(place_K // stretch == share)[:, 0]
             place_K = place_K - share * stretch
         hidden_BTD = whole(
