@@ -19,10 +19,10 @@ from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import first_policy
 from tasks.reference.task import score_reference
-from tasks.resources import passed_on, pod
+from tasks.resources import passed_on, pod, pod_of_ranks
 from tasks.rollout.task import rollout
 from tasks.run.task import prepare, retire
-from tasks.training.task import for_ranks, train
+from tasks.training.task import train
 
 # Iterations in one graph, and graphs in one that chains them. Flyte keeps the state of every node of a running graph in
 # one Kubernetes object, of at most about 1 MB; what has ended counts as a single node.
@@ -66,6 +66,7 @@ def iterate(
         return so_far
     # Stages are cached by their settings; how many ranks train changes no result.
     training, config = config.training, config.on_one_rank()
+    train.spread(training)
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):
@@ -89,7 +90,7 @@ def iterate(
             iteration=v,
         )
         if training.ranks > 1:
-            trained.with_overrides(**for_ranks(training))
+            trained.with_overrides(**pod_of_ranks("training", training.ranks // training.nodes))
         policies, states = [*policies, trained.policy], [*states, trained.state]
         evaluated = is_evaluated(v + 1, iterations, config)
         if evaluated:

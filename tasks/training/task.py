@@ -22,7 +22,7 @@ from flytekitplugins.kfpytorch.task import PytorchElasticFunctionTask
 
 from tasks.buffer.task import Window
 from tasks.config import GrpoConfig, Run, TrainingConfig
-from tasks.resources import pod, pod_of_ranks
+from tasks.resources import pod
 from tasks.stages import (
     CACHE_VERSION,
     STARTED,
@@ -72,6 +72,10 @@ class RanksTask(PytorchElasticFunctionTask):
 
     max_nodes = min_nodes
 
+    def spread(self, training: TrainingConfig) -> None:
+        """From now on have as many nodes and ranks as `training`, where it is executed or compiled into a graph."""
+        self._task_config = Ranks(nnodes=training.nodes, nproc_per_node=training.ranks // training.nodes)
+
     def execute(self, **kwargs: Any) -> Any:
         """Call the function with these inputs, on as many ranks as they say."""
         training: TrainingConfig = kwargs["training"]
@@ -84,7 +88,7 @@ class RanksTask(PytorchElasticFunctionTask):
 
         with failing_loudly(kwargs["run"]), _launcher_cleaned_up(training.ranks // training.nodes):
             check_ranks(training)
-            self._task_config = ranks_of(training)
+            self.spread(training)
             try:
                 return super().execute(**{name: _here(value) for name, value in kwargs.items()})
             except FlyteUserRuntimeException as error:
@@ -97,16 +101,6 @@ class RanksTask(PytorchElasticFunctionTask):
 
 
 TaskPlugins.register_pythontask_plugin(Ranks, RanksTask)
-
-
-def ranks_of(training: TrainingConfig) -> Ranks:
-    """Elastic for these settings."""
-    return Ranks(nnodes=training.nodes, nproc_per_node=training.ranks // training.nodes)
-
-
-def for_ranks(training: TrainingConfig) -> dict[str, Any]:
-    """What the node of `train` in a graph overrides where several ranks train: see `with_overrides`."""
-    return {"task_config": ranks_of(training), **pod_of_ranks("training", training.ranks // training.nodes)}
 
 
 def _here(value: Any) -> Any:
