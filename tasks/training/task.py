@@ -7,6 +7,7 @@ train ─► one rank: the function, in this process, whose trainer stays warm
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -116,14 +117,14 @@ def _launcher_cleaned_up(ranks: int) -> Iterator[None]:
     signal handlers does not outlive it."""
     from tasks.tracking import console
 
-    environment, signals = set(os.environ), [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
-    handlers = [signal.getsignal(s) for s in signals]
+    environment, signals = set(os.environ), (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers = {s: signal.getsignal(s) for s in signals if threading.current_thread() is threading.main_thread()}
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     os.environ[console.STARTED_AT] = str(console.STARTED)
     try:
         yield
     finally:
-        for s, handler in zip(signals, handlers, strict=True):
+        for s, handler in handlers.items():
             signal.signal(s, handler)
         for name in set(os.environ) - environment:
             del os.environ[name]

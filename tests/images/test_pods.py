@@ -51,6 +51,7 @@ STAGES = [
         """
 from tasks.environments.blackjack.server import build_app
 from tasks.run.task import prepare
+import workflows.grpo  # compiled in a pod of this image
 build_app(1)
 inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0, "lag": 0, "config": config}
 run = prepare.task_function(run_name="monday", iterations=1, **inputs)

@@ -59,6 +59,7 @@ ON_FOUR: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {
     "data and tensor": ("untied", GRPO, {"tensor_parallel": 2}),
     "data and context": ("tied", GRPO, {"context_parallel": 2}),
     "tensor and context": ("qwen2", GRPO, {"tensor_parallel": 2, "context_parallel": 2}),
+    "data and tensor, adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
 }
 ALL = CASES | ON_FOUR
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
@@ -92,9 +93,9 @@ def two_steps(folder: Path, target: Path) -> None:
         trainer.save_state(made)
 
 
-def the_third(folder: Path, state: Path) -> dict[str, Any]:
+def the_third(folder: Path, state: Path, **training: Any) -> dict[str, Any]:
     """How a training goes on from `state`."""
-    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied")
+    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied", **training)
     trainer.load_state(state)
     data = ragged(window)
     step = trainer.step(data, STEPS[2], window_loss(window, data, trainer, GRPO))
@@ -126,8 +127,9 @@ def a_rank(folder: Path) -> None:
         (folder / f"{case}-{rank}.json").write_text(json.dumps(found))
     if WORLD == 2:
         two_steps(folder, Path("state"))
-        found = {**the_third(folder, folder / "state"), "masks": masks_are_equal(WORLD)}
-        (folder / f"third-{rank}.json").write_text(json.dumps(found))
+        thirds = [the_third(folder, folder / "state", **shape) for shape in ({}, {"tensor_parallel": 2})]
+        found = {"thirds": thirds, "masks": masks_are_equal(WORLD)}
+        (folder / f"found-{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # all is written, and a thread of gloo's now and then aborts an orderly exit
 
 
@@ -217,8 +219,8 @@ def test_four_ranks_train_as_one_does(four_ranks: Path, tmp_path: Path, case: st
 def test_a_training_goes_on_with_more_ranks_and_with_fewer(two_ranks: Path) -> None:
     expected = the_third(two_ranks, two_ranks / "state")
     steps, step = expected["steps"]
-    by_two = [json.loads((two_ranks / f"third-{rank}.json").read_text()) for rank in (0, 1)]
-    for found in (*by_two, the_third(two_ranks, two_ranks / "node-0" / "state")):
+    by_two = [json.loads((two_ranks / f"found-{rank}.json").read_text())["thirds"] for rank in (0, 1)]
+    for found in (*by_two[0], *by_two[1], the_third(two_ranks, two_ranks / "node-0" / "state")):
         assert found["steps"] == [steps, pytest.approx(step, rel=1e-5, abs=1e-6)]
         assert found["after"] == pytest.approx(expected["after"], abs=1e-5)
     assert steps == 3
@@ -233,7 +235,7 @@ def test_what_another_node_wrote_of_the_state_comes_to_the_first(two_ranks: Path
 
 
 def test_the_mask_of_a_gpu_is_shared_as_that_of_a_cpu(two_ranks: Path) -> None:
-    assert [json.loads((two_ranks / f"third-{rank}.json").read_text())["masks"] for rank in (0, 1)] == [True, True]
+    assert [json.loads((two_ranks / f"found-{rank}.json").read_text())["masks"] for rank in (0, 1)] == [True, True]
 
 
 def compare(folder: Path, tmp_path: Path, case: str, ranks: int) -> None:
