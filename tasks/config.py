@@ -240,6 +240,12 @@ class TrainingConfig(Record):
     score_rows: int = 32  # packed rows a forward pass without gradients
     share_prefixes: bool = False  # what trajectories of a step have in common goes through the model once
     dtype: str = "float32"  # of the forward and backward pass; weights, gradients and optimizer are float32 always
+    ranks: int = (
+        1  # processes that train together, each with its share of weights and rows; where there are GPUs, one each
+    )
+    nodes: int = 1  # machines of a cluster over which the ranks are spread, as many on each
+    tensor_parallel: int = 1  # ranks that share the heads and the columns of every layer, and work on the same rows
+    context_parallel: int = 1  # ranks that share the tokens of every row
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
@@ -254,6 +260,15 @@ class TrainingConfig(Record):
         require(self.rows >= 1, "training.rows", self.rows, "1 or more")
         require(self.score_rows >= 1, "training.score_rows", self.score_rows, "1 or more")
         require(self.dtype in ("float32", "bfloat16"), "training.dtype", self.dtype, "float32 or bfloat16")
+        for name in ("ranks", "nodes", "tensor_parallel", "context_parallel"):
+            require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
+        together = self.tensor_parallel * self.context_parallel
+        for name, size in (("nodes", self.nodes), ("tensor_parallel x training.context_parallel", together)):
+            require(self.ranks % size == 0, f"training.{name}", size, f"a divisor of training.ranks, {self.ranks}")
+
+    def on_one_rank(self) -> "TrainingConfig":
+        """The same training where one process does all of it: the result is the same, but for rounding."""
+        return replace(self, ranks=1, nodes=1, tensor_parallel=1, context_parallel=1)
 
 
 @dataclass(frozen=True)
@@ -350,6 +365,10 @@ class GrpoConfig(Record):
             self.training.seq_len,
             "more than rollout.max_turns x rollout.max_tokens, a trajectory must fit in one row",
         )
+
+    def on_one_rank(self) -> "GrpoConfig":
+        """The same settings, as far as they decide what comes out: with a training on one rank."""
+        return replace(self, training=self.training.on_one_rank())
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Pod(Record):
     cpu: str  # cores; asked for and allowed alike, as all that follows
     mem: str  # with shared_memory
     disk: str  # the pod's own, for what it reads and writes: batches, policies, trainer states
-    gpu: int = 0
+    gpu: int = 0  # training on more ranks than these has one for each: see `pod_of_ranks`
     accelerator: str = ""  # the cluster's name for a kind of GPU; "" takes any
     shared_memory: str = ""  # of /dev/shm; "" leaves the 64 MiB that a container has
     retries: int = 3
@@ -99,12 +99,16 @@ _given = os.environ.get(VARIABLE, "")
 _roles = read_roles(_given)
 
 
+def pod_size(asked: Pod) -> Resources:
+    """What a pod asks for and may take."""
+    gpu = str(asked.gpu) if asked.gpu else None
+    return Resources(cpu=asked.cpu, mem=asked.mem, ephemeral_storage=asked.disk, gpu=gpu)
+
+
 def pod(role: str) -> dict[str, Any]:
     """The arguments of `@task` by which a stage asks for the pod of its role."""
     asked = _roles[role]
-    size = Resources(
-        cpu=asked.cpu, mem=asked.mem, ephemeral_storage=asked.disk, gpu=str(asked.gpu) if asked.gpu else None
-    )
+    size = pod_size(asked)
     return {
         "container_image": f"{{{{.image.{asked.image}}}}}",
         "requests": size,
@@ -143,6 +147,15 @@ def _with_environment() -> dict[str, Any]:
     primary = V1Container(name="primary", termination_message_policy="FallbackToLogsOnError")
     spec = V1PodSpec(containers=[primary], init_containers=[sidecar.CONTAINER], volumes=sidecar.VOLUMES)
     return {"task_config": Sidecar(), "pod_template": PodTemplate(spec, primary.name)}
+
+
+def pod_of_ranks(role: str, ranks: int) -> dict[str, Any]:
+    """What changes, by `with_overrides`, where `ranks` processes share the pod of a role: a GPU for each of them.
+
+    A role without a GPU stays without: its ranks compute on the CPU. Memory and cores are the pod's own, for all.
+    """
+    asked = _roles[role]
+    return {size: pod_size(replace(asked, gpu=max(ranks, asked.gpu))) for size in ("requests", "limits") if asked.gpu}
 
 
 def passed_on() -> dict[str, str]:

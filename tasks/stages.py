@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,9 +25,13 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
 def failing_loudly(run: Run, stage: str = "", step: int = 0) -> Iterator[None]:
     """Mark the MLflow run FAILED, with the reason as a tag, when the block raises.
 
-    When it does not, `stage/<stage>_s` says how long the stage took as a whole, reading and writing included.
+    When it does not, `stage/<stage>_s` says how long the stage took as a whole, reading and writing included. One of
+    several ranks leaves both to the process that started them: it knows which failed first.
     """
     use_scratch_folder()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        yield
+        return
     started = time.perf_counter()
     try:
         yield

@@ -123,6 +123,10 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
         (TrainingConfig, "seq_len", 8, "training.seq_len"),
         (TrainingConfig, "rows", 0, "training.rows"),
         (TrainingConfig, "score_rows", 0, "training.score_rows"),
+        (TrainingConfig, "ranks", 0, "training.ranks"),
+        (TrainingConfig, "nodes", 2, "training.nodes"),
+        (TrainingConfig, "tensor_parallel", 0, "training.tensor_parallel"),
+        (TrainingConfig, "context_parallel", 0, "training.context_parallel"),
         (EvaluationConfig, "every", 0, "evaluation.every"),
         (EvaluationConfig, "games", 1, "evaluation.games"),
         (EvaluationConfig, "seed", -1, "evaluation.seed"),
@@ -168,6 +172,19 @@ def test_as_many_groups_may_be_played_as_are_wanted_and_no_fewer() -> None:
     said = complaint(RolloutConfig, {"groups": 24, "max_groups": 23})
     assert said == "rollout.max_groups is 23; allowed: rollout.groups (24) or more."
     assert complaint(RolloutConfig, {"groups": 5000}).endswith("allowed: rollout.groups (5000) or more.")
+
+
+def test_ranks_are_dealt_out_without_a_rest() -> None:
+    shape = {"ranks": 8, "nodes": 2, "tensor_parallel": 2, "context_parallel": 2}
+    config = TrainingConfig(**shape, epochs=3)
+    assert config.on_one_rank() == TrainingConfig(epochs=3)
+    assert GrpoConfig(training=config).on_one_rank() == GrpoConfig(training=TrainingConfig(epochs=3))
+    assert complaint(TrainingConfig, {**shape, "nodes": 3}) == (
+        "training.nodes is 3; allowed: a divisor of training.ranks, 8."
+    )
+    assert complaint(TrainingConfig, {**shape, "context_parallel": 8}) == (
+        "training.tensor_parallel x training.context_parallel is 16; allowed: a divisor of training.ranks, 8."
+    )
 
 
 @pytest.mark.parametrize(

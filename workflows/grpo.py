@@ -19,7 +19,7 @@ from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import first_policy
 from tasks.reference.task import score_reference
-from tasks.resources import passed_on, pod
+from tasks.resources import passed_on, pod, pod_of_ranks
 from tasks.rollout.task import sampled
 from tasks.run.task import prepare, retire
 from tasks.training.task import train
@@ -64,6 +64,9 @@ def iterate(
             stop = min(start + size, end)
             so_far = iterate(run, config, iterations, lag, first, start, stop, *so_far)
         return so_far
+    # Stages are cached by their settings; how many ranks train changes no result.
+    training, config = config.training, config.on_one_rank()
+    train.spread(training)
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):
@@ -77,6 +80,7 @@ def iterate(
         trained = train(
             run=run,
             config=config,
+            training=training,
             iterations=iterations,
             window=window,
             batches=batches,
@@ -85,6 +89,8 @@ def iterate(
             state=states[-1] if states else None,
             iteration=v,
         )
+        if training.ranks > 1:
+            trained.with_overrides(**pod_of_ranks("training", training.ranks // training.nodes))
         policies, states = [*policies, trained.policy], [*states, trained.state]
         evaluated = is_evaluated(v + 1, iterations, config)
         if evaluated:

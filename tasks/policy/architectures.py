@@ -7,6 +7,8 @@ key is refused by its name before any work, and this file needs no torch for it.
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.config import require
+
 NO = (False, None)
 EVERYWHERE: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
@@ -95,6 +97,17 @@ def check_head_size(config: Mapping[str, Any]) -> None:
     import torch  # only where it matters: a second
 
     _refuse("head_dim", size, torch.accelerator.is_available(), f"{_listed(CPU_HEAD_SIZES)} where vLLM runs on a CPU")
+
+
+def check_shares(config: Mapping[str, Any], tensor_parallel: int) -> None:
+    """Raise ValueError where a policy's heads cannot be dealt out to so many ranks."""
+    heads, keys = config["num_attention_heads"], kv_heads(config)
+    require(
+        heads % tensor_parallel == keys % tensor_parallel == 0,
+        "training.tensor_parallel",
+        tensor_parallel,
+        f"a divisor of the policy's {heads} attention heads and {keys} heads of keys and values",
+    )
 
 
 def _refuse(key: str, given: object, fine: bool, allowed: str) -> None:

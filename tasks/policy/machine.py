@@ -69,6 +69,19 @@ def check_trainer(policy: Path, training: TrainingConfig, *, scores_only: bool =
     check_room({"reference" if scores_only else "training": role.resident + role.working}, policy)
 
 
+def check_ranks(training: TrainingConfig) -> None:
+    """Raise ValueError where this machine has GPUs, and not one for each rank that is to run here."""
+    import torch
+
+    gpus, ranks = torch.cuda.device_count(), training.ranks // training.nodes
+    require(
+        ranks <= gpus or gpus == 0,
+        "training.ranks",
+        training.ranks,
+        f"at most {gpus} on each of training.nodes = {training.nodes}, a GPU for every rank",
+    )
+
+
 def _config_json(policy: Path) -> dict[str, Any]:
     return json.loads((policy / "config.json").read_text())
 

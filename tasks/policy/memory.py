@@ -152,8 +152,11 @@ def expected(config_json: Mapping[str, Any], config: GrpoConfig, *, lag: int = 0
     Example, Qwen2.5-1.5B with the defaults on a CPU, in GiB: training 20.7, generator 8.9, reference 5.8, libraries
     0.8, working 35.1.
     """
+    ranks = config.training.ranks
+    training = training_role(config_json, config.training, config.rollout.max_tokens, ranks=ranks, lag=lag)
+    alike = 1 if gpu else ranks  # where there are GPUs each rank has one, else all share the machine
     roles = {
-        "training": training_role(config_json, config.training, config.rollout.max_tokens, lag=lag),
+        "training": Role(alike * training.resident, alike * training.working),
         "generator": generator_role(config_json, config.rollout, gpu=gpu),
     }
     if config.algorithm.kl_coefficient:

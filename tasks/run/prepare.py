@@ -14,7 +14,7 @@ from tasks.config import GrpoConfig, Run, require
 from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
 from tasks.folders import run_folder, written_whole
 from tasks.policy import hub, machine
-from tasks.policy.architectures import check_head_size
+from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
@@ -56,7 +56,9 @@ def check_inputs(
     known = check_task(
         policy=policy, environment=environment, environment_url=environment_url, hub_names=True, here=here
     )
-    return known or shape(config.tiny)
+    known = known or shape(config.tiny)
+    check_shares(known, config.training.tensor_parallel)
+    return known
 
 
 def check_task(
@@ -101,12 +103,14 @@ def check_memory(
 ) -> dict[str, float]:
     """Bytes that each role of the run is expected to take.
 
-    `here`: all stages run in this process, one by one, and stay warm. Then ValueError, in one sentence, when they do
-    not fit in this machine. On a cluster each stage asks the machine that it gets, when it begins.
+    `here`: all stages run on this machine, one by one, and stay warm. Then ValueError, in one sentence, when they do
+    not fit in it, or the ranks do not. On a cluster each stage asks the machine that it gets, when it begins.
     """
     gpu = machine.gpu_bytes() if here else 0
     needs = expected(config_json, config, lag=lag, gpu=gpu)
     if here:
+        require(config.training.nodes == 1, "training.nodes", config.training.nodes, "1 on a single machine")
+        machine.check_ranks(config.training)
         machine.check_room(needs, policy)
         machine.check_cache(config_json, config.rollout, gpu=gpu)
     return needs
@@ -117,10 +121,10 @@ def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, 
 
     `needs`, bytes by role, become parameters of the MLflow run.
 
-    Raises ValueError when a run of this name was started with other inputs.
+    Raises ValueError when a run of this name was started with other inputs. It may go on with other ranks.
     """
     name = str(inputs["run_name"]) or f"{inputs['environment']}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    wanted = {**inputs, "run_name": name, "config": config.to_dict()}
+    wanted = {**inputs, "run_name": name, "config": config.on_one_rank().to_dict()}
     folder = run_folder(name)
     record = folder / "run.json"
     if record.is_file():
@@ -135,7 +139,7 @@ def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, 
     else:
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
         token = uuid.uuid4().hex
-    uri = mlflow_run.tracking_uri()
+    uri, given = mlflow_run.tracking_uri(), {**wanted, "config": config.to_dict()}
     run = Run(
         name=name,
         token=token,
@@ -146,7 +150,7 @@ def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, 
             uri=uri,
             name=name,
             token=token,
-            parameters={**_flat(wanted), **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()}},
+            parameters={**_flat(given), **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()}},
             tags={"grpo.environment": str(inputs["environment"])},
         ),
         tracking_uri=uri,

@@ -3,6 +3,7 @@
 On a terminal with colours; through a pipe plain text, so that a log file holds no control characters.
 """
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-STARTED = time.monotonic()  # of this module, which a workflow imports first
+STARTED_AT = "GRPO_STARTED_AT"  # the variable that tells ranks when the process that starts them began
+STARTED = float(os.environ.get(STARTED_AT, time.monotonic()))  # of this module, which a workflow imports first
 LINE_WIDTH = 120  # through a pipe, where there is no width to ask for
 
 # Rows of the summary: label, key, key of the 95 % half-width, and what the optimum has by definition.

@@ -126,6 +126,7 @@ def tiny_policy(
     config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int, *, thinking: bool = False
 ) -> Path:
     """The folder of the policy `tiny` for these settings, made once and then found again under `runs/.tiny/`."""
+    training = training.on_one_rank()
     key = derived_seed("tiny", config.to_json(), training.to_json(), environment, seed, thinking, CACHE_VERSION)
     folder = (RUNS / ".tiny" / f"{key:016x}").absolute()
     try:

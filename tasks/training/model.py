@@ -39,16 +39,16 @@ def build_model(
             f"the max_position_embeddings of the policy."
         )
     spec = SPECS[config["model_type"]](config, seq_len)
-    parallel_dims = titan.join_process_group()
+    parallelism, parallel_dims = titan.parallelism(training), titan.join_process_group(training)
     shape = with_adapters(spec.model, training.lora) if training.lora.rank else spec.model
-    shape.update_from_config(config=SimpleNamespace(parallelism=titan.PARALLELISM))
+    shape.update_from_config(config=SimpleNamespace(parallelism=parallelism))
     with torch.device("meta"):
         model = shape.build()
     model = spec.parallelize_fn(
         model,
         parallel_dims=parallel_dims,
         training=TitanTrainingConfig(seq_len=seq_len, mixed_precision_param=training.dtype),  # pyright: ignore[reportArgumentType]
-        parallelism=titan.PARALLELISM,
+        parallelism=parallelism,
         compile_config=CompileConfig(enable=False),
         ac_config=None,
         dump_folder="",

@@ -41,15 +41,17 @@ class Rows:
     sample_K: np.ndarray  # which sample each sampled token belongs to; its tokens are all here
 
 
-def build_rows(data: Ragged, plan: Sequence[Sequence[int]], length: int = 1, *, share_prefixes: bool = False) -> Rows:
-    """Lay out the samples of each planned row: as long as the longest row, `length` at least.
+def build_rows(
+    data: Ragged, plan: Sequence[Sequence[int]], length: int = 1, *, share_prefixes: bool = False, multiple: int = 1
+) -> Rows:
+    """Lay out the samples of each planned row: as long as the longest row, `length` at least, a `multiple` of tokens.
 
     With `share_prefixes` a sample adds the tokens that it has not in common with the one before it in the row. The tail
     behind the last sample is a tree of its own.
     """
     shared = [_shared_with_the_one_before(data, row) if share_prefixes else [0] * len(row) for row in plan]
     sizes = [sum(int(data.lengths_R[r]) - c for r, c in zip(*at, strict=True)) for at in zip(plan, shared, strict=True)]
-    T = max([length, *sizes])
+    T = -(-max([length, *sizes]) // multiple) * multiple
     token_ids, positions, ends = (np.zeros((len(plan), T), dtype=np.int64) for _ in range(3))
     found: list[tuple[np.ndarray, ...]] = []  # row, place, target, source and sample of the sampled tokens, by sample
     for b, row in enumerate(plan):

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE
+
+from tasks.config import TrainingConfig
 
 import torchtitan.tools.utils as titan_utils
 
@@ -49,6 +53,7 @@ with _triton_or_placeholder():
 from torchtitan.config import CommConfig, ParallelismConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
+from torchtitan.distributed.context_parallel import cp_shard
 from torchtitan.models.common.attention import FlexAttention, create_attention_mask
 
 logging.getLogger("torchtitan").setLevel(logging.WARNING)
@@ -97,31 +102,60 @@ def attention_rule(ends_BT: torch.Tensor):
     return sees
 
 
-def attention_masks(ends_BT: torch.Tensor):
-    """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere."""
+def attention_masks(ends_BT: torch.Tensor, cp_mesh: DeviceMesh | None = None):
+    """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere.
+
+    With `cp_mesh`, of the ranks that share each row, only for the queries of this one.
+    """
     (B, T), sees = ends_BT.shape, attention_rule(ends_BT)
     if not ON_CPU:
-        return create_attention_mask(sees, B, None, T, T)
+        mask = create_attention_mask(sees, B, None, T, T)
+        return mask if cp_mesh is None else cp_shard(cp_mesh, (ends_BT,), mask, load_balancer_type=None)[1]
     b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]
-    return sees(b, None, q, k)[:, None]
+    mask = sees(b, None, q, k)[:, None]
+    return mask if cp_mesh is None else mask.chunk(cp_mesh.size(), dim=2)[cp_mesh.get_local_rank()]
 
 
-def join_process_group() -> ParallelDims:
+def row_multiple(training: TrainingConfig) -> int:
+    """What the length of a row is a multiple of, so that the ranks that share it have as many tokens each; of which
+    FlexAttention wants whole blocks."""
+    ranks = training.context_parallel
+    return ranks if ON_CPU or ranks == 1 else ranks * _DEFAULT_SPARSE_BLOCK_SIZE
+
+
+def parallelism(training: TrainingConfig) -> ParallelismConfig:
+    """How the ranks share the work, as TorchTitan is told: FSDP over all of them, tensor and context parallel degrees.
+
+    Gloo reduces FSDP's gradients only without the SPMD types. Activations between the layers are whole on each rank of
+    a tensor group, for without sequence parallelism a row may have any length.
+    """
+    return ParallelismConfig(
+        spmd_backend="partial_dtensor",
+        data_parallel_shard_degree=-1,
+        tensor_parallel_degree=training.tensor_parallel,
+        context_parallel_degree=training.context_parallel,
+        enable_sequence_parallel=False,
+    )
+
+
+def join_process_group(training: TrainingConfig) -> ParallelDims:
     """Join the ranks that torchrun (or Flyte's Elastic) started, or be the only one; returns TorchTitan's mesh.
 
     An in-process vLLM engine may have made the group before: both use the default group of one.
     """
     if not dist.is_initialized():
         if "WORLD_SIZE" in os.environ:
+            if not ON_CPU:
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each its own
+            os.environ.pop(
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING", None
+            )  # the launcher's; TorchTitan has its own, and says so
             dist_utils.init_distributed(CommConfig(trace_buf_size=0))
         else:  # no launcher: a group of one needs neither a port nor environment variables
             backend = "gloo" if ON_CPU else "nccl"
             store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
     torch.autograd.set_multithreading_enabled(False)  # as TorchTitan's init_distributed does
-    dist_utils.set_spmd_backend(PARALLELISM.spmd_backend)
-    return ParallelDims.from_config(PARALLELISM, dist.get_world_size())
-
-
-# Gloo reduces FSDP's gradients only without the SPMD types; sharding over all ranks is the default.
-PARALLELISM = ParallelismConfig(spmd_backend="partial_dtensor", data_parallel_shard_degree=-1)
+    shape = parallelism(training)
+    dist_utils.set_spmd_backend(shape.spmd_backend)
+    return ParallelDims.from_config(shape, dist.get_world_size())

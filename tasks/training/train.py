@@ -15,13 +15,13 @@ import pyarrow.csv as pa_csv
 import torch
 
 from tasks.config import AlgorithmConfig, GrpoConfig, TrainingConfig
-from tasks.folders import written_whole
 from tasks.policy.checkpoint import read_info, seal
 from tasks.training.checks import batch_names, check_fits, mismatch, trainable
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.correction import correction_weights
 from tasks.training.losses.tokens import SampledTokens, Totals
 from tasks.training.packing import Ragged, by_prompt, flat
+from tasks.training.ranks import is_first, written_by_all
 from tasks.training.rows import Rows
 from tasks.training.trainer import Loss, Trainer, for_scoring, resume, retire
 
@@ -44,7 +44,8 @@ def next_policy(
     """Train `policy` on `window`; write the next version to `target` and the trainer's state to `target_state`.
 
     `sampler` is the policy that sampled the newest batch: `policy` itself, or with lag 1 an older one. `state` is what
-    the stage before left, None for the first. Nothing is written when the training fails.
+    the stage before left, None for the first. Nothing is written when the training fails. All ranks call it; what
+    they return is the same, but for the seconds.
     """
     info, temperature = read_info(policy), config.rollout.temperature
     trainer = resume(
@@ -65,14 +66,15 @@ def next_policy(
     del scorer
     found, steps = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed)
     metrics |= {**found, "time/train_s": time.perf_counter() - started}
-    with written_whole(target_state) as folder:
+    with written_by_all(target_state) as folder:
         trainer.save_state(folder)
-    with written_whole(target) as folder:
+    with written_by_all(target) as folder:
         trainer.export(policy, folder)
-        if steps:
-            pa_csv.write_csv(pa.Table.from_pylist(steps), folder / STEPS)
-        sealed = seal(folder, info.version + 1, info.digest)
-    retire(trainer, run_token, sealed.digest)
+        if is_first():
+            if steps:
+                pa_csv.write_csv(pa.Table.from_pylist(steps), folder / STEPS)
+            sealed = seal(folder, info.version + 1, info.digest)
+            retire(trainer, run_token, sealed.digest)
     return metrics
 
 

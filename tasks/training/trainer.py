@@ -1,10 +1,11 @@
 """A TorchTitan model with its optimizer and schedule: scores tokens, takes optimizer steps, exports policies.
 
 Composed from TorchTitan's components, for its Trainer class wants an accelerator. Axes: B rows, T tokens, V
-vocabulary, K sampled tokens (see `rows.py`).
+vocabulary, K sampled tokens (see `rows.py`), k those of them that are this rank's, where ranks share rows.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy import machine
@@ -21,7 +23,7 @@ from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model
 from tasks.training.packing import Ragged, plan_rows
 from tasks.training.rows import Rows, build_rows
-from tasks.training.titan import ON_CPU, attention_masks, dist_utils
+from tasks.training.titan import ON_CPU, attention_masks, dist_utils, row_multiple
 from tasks.training.weights import export_weights
 
 from torchtitan.components.checkpoint import CheckpointManager
@@ -40,6 +42,11 @@ def token_logprobs(
     return all_logprobs_KV.gather(-1, target_K[:, None])[:, 0], entropy_K
 
 
+def whole(values: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, where ranks of a tensor group have parts of it: all of it on each of them."""
+    return values.full_tensor() if isinstance(values, DTensor) else values
+
+
 class Trainer:
     """One model on all ranks of the process group.
 
@@ -51,6 +58,7 @@ class Trainer:
         self.config = config
         self.temperature = temperature
         self.steps = 0  # optimizer steps so far
+        self.group_size = config.tensor_parallel * config.context_parallel  # ranks that work on the same rows
         self.model, self.adapter, self.parallel_dims = build_model(policy, config, seed=seed)
         self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.model._skip_lm_head = True  # pyright: ignore[reportArgumentType]  # see _forward
@@ -94,28 +102,54 @@ class Trainer:
         self.steps = state["steps"]
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K]."""
-        hidden_BTD = self.model(
-            rows.token_ids_BT.to(self.device),
-            positions=rows.positions_BT.to(self.device),
-            attention_masks=attention_masks(rows.ends_BT.to(self.device)),
+        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K].
+
+        Ranks that share rows have a stretch of places each, in order. Each passes its own tokens through the output
+        head, and all of them get what the others found.
+        """
+        token_ids_BT, positions_BT = rows.token_ids_BT.to(self.device), rows.positions_BT.to(self.device)
+        place_K, mine_k = rows.place_K, torch.arange(len(rows.place_K))
+        mesh = self.parallel_dims.get_optional_mesh("cp")
+        if mesh is not None:
+            share, stretch = mesh.get_local_rank(), token_ids_BT.shape[1] // mesh.size()
+            token_ids_BT, positions_BT = (x.split(stretch, dim=1)[share] for x in (token_ids_BT, positions_BT))
+            mine_k = torch.nonzero(place_K // stretch == share)[:, 0]
+            place_K = place_K - share * stretch
+        hidden_BTD = whole(
+            self.model(
+                token_ids_BT,
+                positions=positions_BT,
+                attention_masks=attention_masks(rows.ends_BT.to(self.device), mesh),
+            )
         )
         # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
-        logits_KV = self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K, rows.place_K][None])[0]
-        return token_logprobs(logits_KV, rows.target_K.to(self.device), self.temperature)
+        logits_kV = whole(self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K[mine_k], place_K[mine_k]][None]))[0]
+        found = token_logprobs(logits_kV, rows.target_K[mine_k].to(self.device), self.temperature)
+        if mesh is None:
+            return found
+        own_K2 = torch.zeros(len(place_K), 2, device=self.device)
+        own_K2 = own_K2.index_copy(0, mine_k.to(self.device), torch.stack(found, dim=-1))
+        all_K2 = own_K2.detach().clone()
+        dist.all_reduce(all_K2, group=mesh.get_group())
+        logprobs_K, entropy_K = (own_K2 + (all_K2 - own_K2.detach())).unbind(-1)  # a gradient only for its own
+        return logprobs_K, entropy_K
 
     def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
         """Which samples share a row."""
         return plan_rows(data, members, self.config.seq_len, share_prefixes=self.config.share_prefixes)
 
     def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
-        """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank."""
+        """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank.
+
+        The ranks of one group, those that share layers or rows, follow each other, and get the same.
+        """
         plan = self.plan(data, members)
-        world, rank = dist.get_world_size(), dist.get_rank()
-        plan += [[]] * (-len(plan) % world)
-        mine = plan[rank::world]
+        groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
+        plan += [[]] * (-len(plan) % groups)
+        mine = plan[group::groups]
         parts = [mine[i : i + rows_a_part] for i in range(0, len(mine), rows_a_part)]
-        return [build_rows(data, part, share_prefixes=self.config.share_prefixes) for part in parts]
+        shared, multiple = self.config.share_prefixes, row_multiple(self.config)
+        return [build_rows(data, part, share_prefixes=shared, multiple=multiple) for part in parts]
 
     @torch.no_grad()
     def score(self, data: Ragged) -> np.ndarray:
@@ -125,6 +159,7 @@ class Trainer:
             logprobs_K, _ = self._forward(rows)
             scores_N[rows.source_K] = logprobs_K.cpu()
         if dist.get_world_size() > 1:
+            scores_N *= dist.get_rank() % self.group_size == 0  # one of each group speaks for all of it
             dist.all_reduce(scores_N)
         return scores_N.numpy()
 
@@ -165,6 +200,7 @@ class Trainer:
             return totals
         parts: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(parts, totals)
+        parts = parts[:: self.group_size]
         return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in totals}
 
     @property
@@ -184,7 +220,8 @@ class Trainer:
     def load_state(self, folder: Path) -> None:
         """Go on from what `save_state` wrote."""
         self.checkpoints.folder = str(folder)
-        self.checkpoints.load(1)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of the schedule, about its own way
+            self.checkpoints.load(1)
 
 
 def for_scoring(config: TrainingConfig) -> TrainingConfig:
@@ -197,7 +234,7 @@ _scorers: dict[str, Trainer] = {}
 
 def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> Trainer:
     """A model that only scores, kept warm: the frozen reference is the same for all of a run."""
-    config = for_scoring(config)
+    config = for_scoring(config.on_one_rank())
     key = f"{read_info(policy).digest} {temperature} {config.to_json()}"
     if key not in _scorers:
         _scorers.clear()

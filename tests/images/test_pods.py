@@ -51,6 +51,7 @@ STAGES = [
         """
 from tasks.environments.blackjack.server import build_app
 from tasks.run.task import prepare
+import workflows.grpo  # compiled in a pod of this image
 build_app(1)
 inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0, "lag": 0, "config": config}
 run = prepare.task_function(run_name="monday", iterations=1, **inputs)
@@ -92,7 +93,7 @@ from tasks.reference.task import score_reference
 from tasks.training.task import train
 policy, batch = folder("policies/00000"), folder("rollouts/00000")
 score_reference.task_function(run=run, config=config, batch=batch, reference=policy, iteration=0)
-inputs = {"run": run, "config": config, "iterations": 1, "iteration": 0, "state": None}
+inputs = {"run": run, "config": config, "training": config.training, "iterations": 1, "iteration": 0, "state": None}
 window = Window.from_json(Path("window").read_text())
 batches = [folder("trajectories/00000")]
 train.task_function(**inputs, window=window, batches=batches, policy=policy, sampler=policy)

@@ -135,6 +135,14 @@ def test_a_run_is_the_sum_of_what_rests_and_of_the_most_that_works() -> None:
     assert expected(QWEN25, without).keys() == {"training", "generator", "libraries", "working"}
 
 
+def test_ranks_share_a_machine_without_gpus_and_have_one_each_with() -> None:
+    config = GrpoConfig.from_dict({"training": {"ranks": 4}})
+    rank = training_role(QWEN25, config.training, 4, ranks=4)
+    assert expected(QWEN25, config)["training"] == 4 * rank.resident
+    assert expected(QWEN25, config)["working"] == 4 * rank.working
+    assert expected(QWEN25, config, gpu=80 * GIB)["training"] == rank.resident
+
+
 def make_room(monkeypatch: pytest.MonkeyPatch, folder: Path, left: int) -> None:
     """Let this process believe that it is in a control group with `left` bytes to go."""
     (folder / "cgroup").write_text("0::/here\n")

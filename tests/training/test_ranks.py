@@ -1,8 +1,8 @@
-"""Two ranks against one: the same scores, losses, metrics and weights.
+"""Several ranks against one: the same scores, losses, metrics and weights, however they share the work.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 tests/training/test_ranks.py FOLDER
 
-This file is also what the two ranks run: the same function that the test calls in its own process, a group of one.
+This file is also what the ranks run: the same function that the test calls in its own process, a group of one.
 """
 
 import json
@@ -20,10 +20,13 @@ import pytest
 import torch
 from pyarrow import feather
 from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
 
 from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import seal
+from tasks.training import titan
 from tasks.training.packing import ragged
+from tasks.training.ranks import written_by_all
 from tasks.training.train import window_loss
 from tasks.training.trainer import Trainer
 
@@ -41,12 +44,30 @@ CASES: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {  # which polic
     "corrected": ("untied", AlgorithmConfig(correction="truncate", correction_level="sequence"), {}),
     "adapters": ("qwen2", GRPO, {"lora": LORA}),
     "bfloat16": ("untied", GRPO, {"dtype": "bfloat16"}),
+    "tensor": ("untied", GRPO, {"tensor_parallel": 2}),
+    "tensor tied": ("tied", AlgorithmConfig(name="gspo"), {"tensor_parallel": 2}),
+    "tensor llama": ("llama", GRPO, {"tensor_parallel": 2}),
+    "tensor adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
+    "tensor bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "tensor_parallel": 2}),
+    "context": ("untied", GRPO, {"context_parallel": 2}),
+    "context tied": ("tied", AlgorithmConfig(name="gspo"), {"context_parallel": 2}),
+    "context llama": ("llama", GRPO, {"context_parallel": 2}),
+    "context adapters": ("qwen2", GRPO, {"lora": LORA, "context_parallel": 2}),
+    "context bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "context_parallel": 2}),
 }
+ON_FOUR: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {
+    "data and tensor": ("untied", GRPO, {"tensor_parallel": 2}),
+    "data and context": ("tied", GRPO, {"context_parallel": 2}),
+    "tensor and context": ("qwen2", GRPO, {"tensor_parallel": 2, "context_parallel": 2}),
+    "data and tensor, adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
+}
+ALL = CASES | ON_FOUR
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
     """Train a policy on the window, both in `folder`, and export it to `target`; what was measured on the way."""
-    name, algorithm, training = CASES[case]
+    name, algorithm, training = ALL[case]
     window, trainer = feather.read_table(folder / "window"), open_trainer(folder / name, **training)
     data = ragged(window)
     before, loss = trainer.score(data), window_loss(window, data, trainer, algorithm)
@@ -57,15 +78,58 @@ def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
 
 
 def open_trainer(policy: Path, **training: Any) -> Trainer:
-    return Trainer(policy, replace(TRAINING, **training), temperature=0.8, schedule_steps=3)
+    config = replace(TRAINING, ranks=WORLD if WORLD > 1 else 4, **training)
+    config = config if WORLD > 1 else config.on_one_rank()
+    return Trainer(policy, config, temperature=0.8, schedule_steps=3)
+
+
+def two_steps(folder: Path, target: Path) -> None:
+    """What a trainer is after two steps, written to `target`."""
+    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied")
+    data = ragged(window)
+    for members in STEPS[:2]:
+        trainer.step(data, members, window_loss(window, data, trainer, GRPO))
+    with written_by_all(target) as made:
+        trainer.save_state(made)
+
+
+def the_third(folder: Path, state: Path, **training: Any) -> dict[str, Any]:
+    """How a training goes on from `state`."""
+    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied", **training)
+    trainer.load_state(state)
+    data = ragged(window)
+    step = trainer.step(data, STEPS[2], window_loss(window, data, trainer, GRPO))
+    return {"steps": [trainer.steps, step], "after": trainer.score(data).tolist()}
+
+
+def masks_are_equal(ranks: int) -> bool:
+    """Whether a BlockMask, which a GPU takes, has for this rank's queries the entries of the dense one."""
+    T = ranks * 128
+    ends_BT = torch.arange(T) + torch.randint(1, 60, (2, T), generator=torch.Generator().manual_seed(0))
+    mesh = init_device_mesh("cpu", (ranks,))
+    dense = titan.attention_masks(ends_BT, mesh)
+    titan.ON_CPU = False
+    with torch.compiler.set_stance("force_eager"):
+        sparse = titan.attention_masks(ends_BT, mesh)
+    titan.ON_CPU = True
+    b, q, k = torch.arange(2)[:, None, None], torch.arange(T // ranks)[None, :, None], torch.arange(T)[None, None, :]
+    return sparse.seq_lengths == (T // ranks, T) and torch.equal(sparse.mask_mod(b, 0, q, k), dense[:, 0])
 
 
 def a_rank(folder: Path) -> None:
-    """What each of the two processes does."""
-    for case in CASES:
+    """What each of the processes does, in a folder of its own as on a node of its own."""
+    rank = int(os.environ["RANK"])
+    (folder / f"node-{rank}").mkdir(exist_ok=True)
+    os.chdir(folder / f"node-{rank}")
+    for case in CASES if WORLD == 2 else ON_FOUR:
         found = three_steps(folder, case, folder / case)
-        assert torch.distributed.get_world_size() == 2
-        (folder / f"{case}-{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+        assert torch.distributed.get_world_size() == WORLD
+        (folder / f"{case}-{rank}.json").write_text(json.dumps(found))
+    if WORLD == 2:
+        two_steps(folder, Path("state"))
+        thirds = [the_third(folder, folder / "state", **shape) for shape in ({}, {"tensor_parallel": 2})]
+        found = {"thirds": thirds, "masks": masks_are_equal(WORLD)}
+        (folder / f"found-{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # all is written, and a thread of gloo's now and then aborts an orderly exit
 
 
@@ -90,8 +154,8 @@ def a_window(policy: Path) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which two ranks, real processes over the loopback interface, left what they found."""
+def folder(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Policies, a window, and a trainer's state by one rank."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from checkpoints import make_checkpoint  # not at the top: the ranks do without
@@ -103,10 +167,16 @@ def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) ->
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(**shape)).save_pretrained(folder / "tied")
     seal(folder / "tied", version=0, parent="")
-    make_checkpoint(newborn_policy, folder / "qwen2", {"model_type": "qwen2"})
+    for name in ("qwen2", "llama"):
+        make_checkpoint(newborn_policy, folder / name, {"model_type": name})
     feather.write_feather(a_window(newborn_policy), folder / "window")
+    two_steps(folder, folder / "state")
+    return folder
 
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+
+def run_ranks(folder: Path, ranks: int) -> None:
+    """Real processes over the loopback interface, which leave in the folder what they found."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}  # where torchrun leaves its logs
     with subprocess.Popen(
         [*line, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -117,21 +187,64 @@ def two_ranks(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) ->
             process.terminate()  # torchrun takes its ranks along
             raise
     assert process.returncode == 0, said
+
+
+@pytest.fixture(scope="module")
+def two_ranks(folder: Path) -> Path:
+    """The folder in which two ranks left what they found."""
+    run_ranks(folder, 2)
     return folder
 
 
-# How far two ranks may be from one: what float32 rounds; in bfloat16, the gradients that each part of a step adds up.
+@pytest.fixture(scope="module")
+def four_ranks(folder: Path) -> Path:
+    run_ranks(folder, 4)
+    return folder
+
+
+# How far ranks may be from one: what float32 rounds; in bfloat16, the gradients that each part of a step adds up.
 NEAR = {"bfloat16": 5e-3}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_train_as_one_does(two_ranks: Path, tmp_path: Path, case: str) -> None:
-    expected, near = three_steps(two_ranks, case, tmp_path), NEAR.get(case, 1e-5)
+    compare(two_ranks, tmp_path, case, ranks=2)
+
+
+@pytest.mark.parametrize("case", ON_FOUR)
+def test_four_ranks_train_as_one_does(four_ranks: Path, tmp_path: Path, case: str) -> None:
+    compare(four_ranks, tmp_path, case, ranks=4)
+
+
+def test_a_training_goes_on_with_more_ranks_and_with_fewer(two_ranks: Path) -> None:
+    expected = the_third(two_ranks, two_ranks / "state")
+    steps, step = expected["steps"]
+    by_two = [json.loads((two_ranks / f"found-{rank}.json").read_text())["thirds"] for rank in (0, 1)]
+    for found in (*by_two[0], *by_two[1], the_third(two_ranks, two_ranks / "node-0" / "state")):
+        assert found["steps"] == [steps, pytest.approx(step, rel=1e-5, abs=1e-6)]
+        assert found["after"] == pytest.approx(expected["after"], abs=1e-5)
+    assert steps == 3
+    whole = three_steps(two_ranks, "grpo", two_ranks / "whole")
+    assert expected == {"steps": [3, whole["steps"][2]], "after": whole["after"]}
+
+
+def test_what_another_node_wrote_of_the_state_comes_to_the_first(two_ranks: Path) -> None:
+    (written,) = (two_ranks / "node-0" / "state").iterdir()
+    assert {".metadata", "__0_0.distcp", "__1_0.distcp"} == {path.name for path in written.iterdir()}
+    assert not (two_ranks / "node-1" / "state").exists()
+
+
+def test_the_mask_of_a_gpu_is_shared_as_that_of_a_cpu(two_ranks: Path) -> None:
+    assert [json.loads((two_ranks / f"found-{rank}.json").read_text())["masks"] for rank in (0, 1)] == [True, True]
+
+
+def compare(folder: Path, tmp_path: Path, case: str, ranks: int) -> None:
+    expected, near = three_steps(folder, case, tmp_path), NEAR.get(ALL[case][2].get("dtype"), 1e-5)
     assert all(step["grad_norm"] > 0.01 for step in expected["steps"])
     if case != "corrected":  # whose ratio starts at 1
         assert 0 < expected["steps"][0]["clip_share"] < 1
-    for rank in (0, 1):
-        found = json.loads((two_ranks / f"{case}-{rank}.json").read_text())
+    for rank in range(ranks):
+        found = json.loads((folder / f"{case}-{rank}.json").read_text())
         assert found["before"] == pytest.approx(expected["before"], abs=near)
         for step, wanted in zip(found["steps"], expected["steps"], strict=True):
             assert step == pytest.approx(wanted, rel=near, abs=near / 10)
@@ -139,19 +252,19 @@ def test_two_ranks_train_as_one_does(two_ranks: Path, tmp_path: Path, case: str)
     apart = np.subtract(expected["after"], expected["before"])
     assert np.abs(apart).max() > 1e-2
 
-    by_two, by_one, untrained = (
-        load_file(policy / "model.safetensors") for policy in (two_ranks / case, tmp_path, two_ranks / CASES[case][0])
+    by_all, by_one, untrained = (
+        load_file(policy / "model.safetensors") for policy in (folder / case, tmp_path, folder / ALL[case][0])
     )
-    assert by_two.keys() == by_one.keys() == untrained.keys()
+    assert by_all.keys() == by_one.keys() == untrained.keys()
     for name, weight in by_one.items():
-        if case == "adapters" and not name.endswith("_proj.weight"):
-            assert torch.equal(by_two[name], untrained[name]) and torch.equal(weight, untrained[name]), name
+        if "adapters" in case and not name.endswith("_proj.weight"):
+            assert torch.equal(by_all[name], untrained[name]) and torch.equal(weight, untrained[name]), name
             continue
         assert (weight - untrained[name]).abs().max() > 5e-4, name
-        if case == "bfloat16":  # of what was learned, for single weights may go either way
-            assert (by_two[name] - weight).norm() <= 0.3 * (weight - untrained[name]).norm(), name
+        if "bfloat16" in case:  # of what was learned, for single weights may go either way
+            assert (by_all[name] - weight).norm() <= 0.3 * (weight - untrained[name]).norm(), name
         else:
-            assert (by_two[name] - weight).abs().max() <= 1e-5, name
+            assert (by_all[name] - weight).abs().max() <= 1e-5, name
 
 
 if __name__ == "__main__":

@@ -43,15 +43,16 @@ def train(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def command(home: Path) -> Command:
-    """Makes the command line of a small `grpo`, and an environment without this test's settings."""
+    """Makes the command line of a small `grpo`, with a `config` beside SMALL, and an environment without this test's
+    settings."""
 
-    def make(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    def make(*arguments: str, config: dict | None = None) -> tuple[list[str], dict[str, str]]:
         pyflyte = str(Path(sys.executable).with_name("pyflyte"))
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "MLFLOW", "VLLM"))}
         environment["TMPDIR"] = str(home / "tmp")
         (home / "tmp").mkdir(exist_ok=True)
         line = [pyflyte, "run", str(ROOT / "workflows/grpo.py"), "grpo", "--iterations", "2", *arguments]
-        return [*line, "--config", json.dumps(SMALL)], environment
+        return [*line, "--config", json.dumps({**SMALL, **(config or {})})], environment
 
     return make
 

@@ -3,16 +3,21 @@
 Nothing is executed. A node's name here is its stage and how often the stage came before: train 1 makes policy 2.
 """
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+import msgpack
 import pytest
 from flytekit import dynamic
 from flytekit.configuration import ImageConfig, SerializationSettings
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
+from flytekit.models.core.workflow import Node as WorkflowNode
 from flytekit.models.dynamic_job import DynamicJobSpec
 from flytekit.models.literals import BindingData
+from flytekit.models.task import Resources, TaskTemplate
 from flytekit.types.directory import FlyteDirectory
 
 from tasks import resources
@@ -25,6 +30,8 @@ OTHER = '{"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 1}, "evaluat
 IMAGES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in resources.IMAGES})
 SETTINGS = SerializationSettings(image_config=IMAGES, project="grpo", domain="development", version="1")
 RUN = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///runs/mlflow.db")
+
+GPU = Resources.ResourceName.GPU
 
 Node = tuple[str, int]
 
@@ -239,3 +246,58 @@ def test_policies_are_left_behind_but_those_that_retention_or_an_evaluation_keep
     found = graph(lag=0, config='{"retention": {"every": 10}}')
     assert found.inputs["retire", 0]["folders"] == [(("train", 0), "state"), (("train", 0), "policy")]
     assert found.inputs["retire", 0]["after"] == [(("train", 3), "policy")]
+
+
+def train_nodes(training: dict[str, int]) -> tuple[list[WorkflowNode], TaskTemplate]:
+    """The nodes that train in a loop with these settings, and the task that they name."""
+    spec = compiled(lag=0, config=json.dumps({"training": training}))
+    nodes = [node for node in spec.nodes if node.task_node.reference_id.name == "tasks.training.task.train"]
+    (template,) = [task for task in spec.tasks if task.id.name == "tasks.training.task.train"]
+    assert len(nodes) == ITERATIONS
+    return nodes, template
+
+
+def asked(size: Resources) -> dict[int, str]:
+    """What a pod asks for, which is also what it may take."""
+    assert size.requests == size.limits
+    return {entry.name: entry.value for entry in size.requests}
+
+
+def test_four_ranks_have_a_plain_pod_with_four_gpus() -> None:
+    nodes, template = train_nodes({"ranks": 4})
+    assert (template.type, template.custom, template.container.args[0]) == ("python-task", None, "pyflyte-execute")
+    own = asked(template.container.resources)
+    assert own[GPU] == "1"
+    assert [asked(node.task_node.overrides.resources) for node in nodes] == [{**own, GPU: "4"}] * ITERATIONS
+    nodes, template = train_nodes({})
+    assert not any(node.task_node.overrides.resources for node in nodes)
+
+
+def test_ranks_on_several_nodes_are_a_pytorch_job() -> None:
+    nodes, template = train_nodes({"ranks": 8, "nodes": 2, "tensor_parallel": 4})
+    assert (template.type, template.task_type_version) == ("pytorch", 1)
+    elastic = template.custom["elasticConfig"]
+    assert (elastic["nprocPerNode"], elastic["minReplicas"], elastic["maxReplicas"]) == (4, 2, 2)
+    assert template.custom["workerReplicas"]["replicas"] == 2
+    assert {asked(node.task_node.overrides.resources)[GPU] for node in nodes} == {"4"}
+    assert train_nodes({"ranks": 4})[1].type == "python-task"  # one run's nodes are not the next one's
+
+
+def test_only_the_training_knows_of_the_ranks_and_the_cache_of_none() -> None:
+    shape = {"ranks": 4, "tensor_parallel": 2, "context_parallel": 2}
+    nodes, template = train_nodes({**shape, "epochs": 3})
+    assert template.metadata.cache_ignore_input_vars == ("training",)
+    for node in nodes:
+        config, training = settings(node, "config"), settings(node, "training")
+        assert training == {**config["training"], **shape} and training["epochs"] == 3
+        assert [config["training"][name] for name in shape] == [1, 1, 1]
+    others = [node for node in compiled(lag=0, config=json.dumps({"training": shape})).nodes if node not in nodes]
+    given = [settings(node, "config") for node in others]
+    assert all(config["training"]["ranks"] == 1 for config in given if "training" in config)
+    assert sum("training" in config for config in given) == 4 * ITERATIONS + 2
+
+
+def settings(node: WorkflowNode, name: str) -> dict[str, Any]:
+    """The record that a node is given under this name; empty without one."""
+    found = [bound.binding.scalar.binary.value for bound in node.inputs if bound.var == name]
+    return msgpack.unpackb(found[0]) if found else {}

@@ -65,6 +65,18 @@ def test_help_explains_every_input():
         (["--config", '{"training": {"learning_rate": "hot"}}'], 'training.learning_rate is "hot"; allowed: a number.'),
         (["--config", '{"training": {"epochs": 1.5}}'], "training.epochs is 1.5; allowed: a whole number."),
         (["--config", '{"rollout": 3}'], "rollout is 3; allowed: a JSON object."),
+        (
+            ["--config", '{"training": {"ranks": 3, "tensor_parallel": 2}}'],
+            "training.tensor_parallel x training.context_parallel is 2; allowed: a divisor of training.ranks, 3.",
+        ),
+        (
+            ["--config", '{"training": {"ranks": 3, "tensor_parallel": 3}}'],
+            "training.tensor_parallel is 3; allowed: a divisor of the policy's 4 attention heads and 4 heads of keys",
+        ),
+        (
+            ["--config", '{"training": {"ranks": 4, "nodes": 2}}'],
+            "training.nodes is 2; allowed: 1 on a single machine.",
+        ),
         (["--config", '{"rollout": {"top_p": 0.9}}'], "rollout.top_p is 0.9; allowed: 1, "),
         (["--config", '{"rollout": {"top_k": 5}}'], "rollout.top_k is 5; allowed: 0, "),
         (
