@@ -3,16 +3,38 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder
-from tasks.tracking import console, mlflow_run
+from tasks.peak_memory import reset_peak
+from tasks.tracking import console, mlflow_run, outbox
 
-CACHE_VERSION = "4"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "5"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
+
+# What is measured and has no chart in MLflow, so that those it has can be looked through; _metrics.json holds it.
+UNCHARTED = frozenset(
+    {
+        "rollout/groups",
+        "rollout/groups_kept",
+        "rollout/max_turns_share",
+        "rollout/near_miss_share",
+        "rollout/samples_mean",
+        "reference/scored",
+        "buffer/groups_in_reach",
+        "buffer/groups_too_old",
+        "buffer/groups_used_up",
+        "buffer/groups_waiting",
+        "buffer/groups_without_gradient",
+        "buffer/trajectories",
+        "train/grad_norm_max",
+        "train/mismatch_max",
+        "train/steps",
+    }
+)
 
 
 def stage_folder(run: Run, stage: str, number: int) -> Path:
@@ -24,6 +46,8 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
 def failing_loudly(run: Run) -> Iterator[None]:
     """Mark the MLflow run FAILED, with the reason as a tag, when the block raises."""
     use_scratch_folder()
+    outbox.begin(run)
+    reset_peak()
     try:
         yield
     except BaseException as error:
@@ -34,12 +58,22 @@ def failing_loudly(run: Run) -> Iterator[None]:
 
 
 def write_metrics(
-    run: Run, folder: Path, metrics: Mapping[str, float], step: int, carried: Mapping[str, float] | None = None
+    run: Run,
+    folder: Path,
+    metrics: Mapping[str, float],
+    step: int,
+    carried: Mapping[str, float] | None = None,
+    sources: Sequence[Path] = (),
 ) -> None:
     """Log a stage's metrics at the policy version `step`; leave them, and those `carried` from the stages before,
-    beside its result for the stages after."""
-    mlflow_run.log_metrics(run, metrics, step)
+    beside its result for the stages after. The last that a stage logs.
+
+    What MLflow could not be told by the stages that wrote `sources` it is told now, or that is left there too.
+    """
+    outbox.deliver(run, outbox.take_up(run, sources))
+    mlflow_run.log_metrics(run, {name: value for name, value in metrics.items() if name not in UNCHARTED}, step)
     (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
+    outbox.hand_on(run, folder)
 
 
 def read_metrics(folder: Path) -> dict[str, float]:

@@ -20,5 +20,5 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
         source = Path(batch.download())
         complete, metrics = add_advantages(read_batch(source), config.algorithm.advantage)
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))
-        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
+        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source), sources=[source])
     return FlyteDirectory(str(folder))

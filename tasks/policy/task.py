@@ -15,7 +15,7 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint, from a directory or from the hub."""
     from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
-    from tasks.tracking import console
+    from tasks.tracking import console, mlflow_run, outbox
 
     with failing_loudly(run):
         if policy == "tiny":
@@ -30,5 +30,6 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
         else:
             source = Path(policy)
         folder = stage_folder(run, "policies", 0)
-        adopt(source, folder)
+        mlflow_run.log_tags(run, {"policy.first_digest": adopt(source, folder).digest})
+        outbox.hand_on(run, folder)
     return FlyteDirectory(str(folder))

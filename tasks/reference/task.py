@@ -15,6 +15,7 @@ def score_reference(
     run: Run, config: GrpoConfig, batch: FlyteDirectory, reference: FlyteDirectory, iteration: int
 ) -> FlyteDirectory:
     """Add the log-probabilities of the frozen policy 0."""
+    from tasks.peak_memory import peak_memory
     from tasks.records import read_batch, write_batch
     from tasks.reference.score import score_batch
 
@@ -22,5 +23,6 @@ def score_reference(
         source = Path(batch.download())
         scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
         folder = write_batch(scored, stage_folder(run, "scored", iteration))
-        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
+        metrics |= peak_memory("reference")
+        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source), sources=[source])
     return FlyteDirectory(str(folder))

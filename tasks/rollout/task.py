@@ -14,6 +14,7 @@ from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, w
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
+    from tasks.peak_memory import peak_memory
     from tasks.records import write_batch
     from tasks.rollout.rollout import sample_batch
 
@@ -28,5 +29,6 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
             iteration=iteration,
         )
         folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
+        metrics |= peak_memory("rollout")
         write_metrics(run, folder, metrics, step=iteration, carried={STARTED: started})
     return FlyteDirectory(str(folder))

@@ -1,7 +1,8 @@
-"""Which code a run was made with: the commit, and the releases of the libraries that decide its numbers."""
+"""What a run was made with: the commit, the releases of the libraries that decide its numbers, the Flyte execution."""
 
 import contextlib
 import importlib.metadata
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,23 @@ DISTRIBUTIONS = {  # library: the names under which it may be installed
     "flytekit": ("flytekit",),
     "mlflow": ("mlflow",),
 }
+EXECUTION = "flyte.execution"
+FLYTE = "FLYTE_INTERNAL_EXECUTION_"  # in every pod of an execution; the same variables that flytekit reads
+
+
+def flyte_execution() -> dict[str, str]:
+    """Tags for the Flyte execution that this process is a pod of; empty elsewhere.
+
+    `{"flyte.execution": "project/domain/f3a9…", "flyte.workflow": …, "flyte.launch_plan": …}`, the last two where the
+    pod knows them. Each attempt at a task finds the same.
+    """
+    project, domain, name, workflow, plan = (
+        os.environ.get(FLYTE + part, "") for part in ("PROJECT", "DOMAIN", "ID", "WORKFLOW", "LAUNCHPLAN")
+    )
+    if not name:
+        return {}
+    known = {EXECUTION: f"{project}/{domain}/{name}", "flyte.workflow": workflow, "flyte.launch_plan": plan}
+    return {tag: value for tag, value in known.items() if value}
 
 
 def git_state() -> dict[str, str]:

@@ -45,15 +45,18 @@ def train(
     `sampler` is the policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
+    from tasks.peak_memory import peak_memory
     from tasks.records import read_batch
     from tasks.training.train import next_policy
 
     with failing_loudly(run):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
+        tables, before = [read_batch(folder) for folder in folders], Path(policy.download())
+        rows = take(tables, window.group_ids)
         metrics = next_policy(
-            take([read_batch(folder) for folder in folders], window.group_ids),
-            Path(policy.download()),
+            rows,
+            before,
             Path(sampler.download()),
             Path(state.download()) if state else None,
             config,
@@ -68,6 +71,8 @@ def train(
         worked = sampled["time/rollout_s"] + sampled.get("time/reference_s", 0.0) + metrics["time/train_s"]
         metrics["time/iteration_s"] = time.time() - started
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
-        write_metrics(run, target, metrics, step=iteration)
+        passed = config.training.epochs * len(rows["token_ids"].combine_chunks().flatten())
+        metrics |= {"train/tokens_per_s": passed / metrics["time/train_s"], **window.metrics, **peak_memory("train")}
+        write_metrics(run, target, metrics, step=iteration, sources=[folders[-1], before])
         show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))
