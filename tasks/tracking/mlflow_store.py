@@ -65,14 +65,12 @@ def _client(uri: str) -> "MlflowClient":
 _silent: dict[str, float] = {}  # servers that are away, and until when nobody asks them
 
 
-def silent(uri: str, error: Exception) -> bool:
-    """A request ended in `error`: unless the server itself said so, it is left alone for a while, so that a stage waits
-    for it once. True when it was there before."""
-    from mlflow.exceptions import RestException
-
-    if isinstance(error, RestException) or time.monotonic() < _silent.get(uri, 0.0):
-        return False
-    known, _silent[uri] = uri in _silent, time.monotonic() + PAUSE_SECONDS
+def silent(uri: str) -> bool:
+    """A request had no answer: the server is left alone for a while, so that a stage waits for it once. True when it was
+    there before."""
+    known = uri in _silent
+    if time.monotonic() >= _silent.get(uri, 0.0):
+        _silent[uri] = time.monotonic() + PAUSE_SECONDS
     return not known
 
 

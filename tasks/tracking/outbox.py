@@ -55,7 +55,7 @@ def begin(run: Run) -> None:
 
 def deliver(run: Run, entries: Iterable[Entry]) -> None:
     """Tell MLflow; what it does not take waits for `hand_on`. Never raises for a server, and waits 20 s at most."""
-    from mlflow.exceptions import MlflowException
+    from mlflow.exceptions import MlflowException, RestException
 
     uri, steps = run.tracking_uri, {}
     for one in entries:
@@ -63,9 +63,10 @@ def deliver(run: Run, entries: Iterable[Entry]) -> None:
             _send(uri, one, steps)
         except (MlflowException, OSError) as error:
             _waiting.setdefault(run.mlflow_run_id, []).append(one)
-            if mlflow_store.silent(uri, error):
-                said = str(error).splitlines()[0][:200]
-                console.stage(f"MLflow at {mlflow_store.shown(uri)} is away, the run keeps what it cannot send: {said}")
+            if isinstance(error, RestException):
+                console.stage(f"MLflow at {mlflow_store.shown(uri)} refuses: {str(error).splitlines()[0][:200]}")
+            elif mlflow_store.silent(uri):
+                console.stage(f"MLflow at {mlflow_store.shown(uri)} is away; what it is to get is kept and sent later")
         else:
             if mlflow_store.answered(uri):
                 console.stage(f"MLflow at {mlflow_store.shown(uri)} is there again")
