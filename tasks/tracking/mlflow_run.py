@@ -109,7 +109,7 @@ def log_tags(run: Run, tags: Mapping[str, str]) -> None:
 
 
 def log_file(run: Run, path: Path, folder: str = "") -> None:
-    """Keep a copy of a file with the run, in a folder of its artifacts."""
+    """Keep a copy of a file, which stays where it is until the stage ends, in a folder of the run's artifacts."""
     outbox.deliver(run, [outbox.entry(run, file=str(path), folder=folder)])
 
 

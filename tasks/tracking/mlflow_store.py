@@ -66,8 +66,8 @@ _silent: dict[str, float] = {}  # servers that are away, and until when nobody a
 
 
 def silent(uri: str) -> bool:
-    """A request had no answer: the server is left alone for a while, so that a stage waits for it once. True when it was
-    there before."""
+    """A request had no answer: the server is left alone for a while, so that a stage waits for it once. True when it
+    was there before."""
     known = uri in _silent
     if time.monotonic() >= _silent.get(uri, 0.0):
         _silent[uri] = time.monotonic() + PAUSE_SECONDS

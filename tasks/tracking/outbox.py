@@ -15,9 +15,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.config import Record, Run
 from tasks.tracking import console, mlflow_store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 UNSENT = "_unsent.json"  # the underscore hides it from readers of Arrow datasets, and keeps it out of copied policies
 FILES = "_unsent"  # beside it: copies of the files that lie elsewhere
@@ -56,14 +60,15 @@ def begin(run: Run) -> None:
 def deliver(run: Run, entries: Iterable[Entry]) -> None:
     """Tell MLflow; what it does not take waits for `hand_on`. Never raises for a server, and waits 20 s at most."""
     from mlflow.exceptions import MlflowException, RestException
+    from requests import RequestException
 
-    uri, steps = run.tracking_uri, {}
+    uri = run.tracking_uri
     for one in entries:
         try:
-            _send(uri, one, steps)
-        except (MlflowException, OSError) as error:
+            _send(uri, one)
+        except (MlflowException, RequestException) as error:
             _waiting.setdefault(run.mlflow_run_id, []).append(one)
-            if isinstance(error, RestException):
+            if isinstance(error, RestException) or getattr(error, "response", None) is not None:
                 console.stage(f"MLflow at {mlflow_store.shown(uri)} refuses: {str(error).splitlines()[0][:200]}")
             elif mlflow_store.silent(uri):
                 console.stage(f"MLflow at {mlflow_store.shown(uri)} is away; what it is to get is kept and sent later")
@@ -103,7 +108,8 @@ def tell_what_is_missing(run: Run, folders: Mapping[str, Path]) -> None:
     if not left:
         return
     places = [name for name, folder in folders.items() if (folder / UNSENT).is_file()]
-    where = f": what stages measured lies in {UNSENT} of {', '.join(places)}" if places else ""
+    others = f" and {len(places) - 1} other folders" if places[1:] else ""
+    where = f": what stages measured lies in {UNSENT} of {places[-1]}{others}" if places else ""
     address = mlflow_store.shown(run.tracking_uri)
     console.stage(
         f"MLflow at {address} lacks {left} records of this run{where}; the same command sends them once it is back"
@@ -122,26 +128,30 @@ def _carried(one: Entry, folder: Path) -> Entry:
     return replace(one, file=str(path.relative_to(folder)))
 
 
-def _send(uri: str, one: Entry, steps: dict[str, set[int]]) -> None:
+def _send(uri: str, one: Entry) -> None:
     """Send an entry, but not metrics whose step is there: a stage that is repeated draws no second point.
 
-    `steps` remembers what MLflow has. Should two processes send one entry at the same moment, MLflow's database keeps a
-    point of the same name, step, time and value once.
+    Should two processes send one entry at the same moment, MLflow's database keeps a point of the same name, step, time
+    and value once.
     """
     from mlflow.entities import Metric, RunTag
 
     mlflow = mlflow_store.client(uri)
-    if one.metrics:
-        name = next(iter(one.metrics))
-        if name not in steps:
-            steps[name] = {point.step for point in mlflow.get_metric_history(one.run_id, name)}
-        if one.step not in steps[name]:
-            points = [Metric(name, value, one.time_ms, one.step) for name, value in one.metrics.items()]
-            mlflow.log_batch(one.run_id, metrics=points)
-            steps[name].add(one.step)
+    if one.metrics and not _is_there(mlflow, one):
+        points = [Metric(name, value, one.time_ms, one.step) for name, value in one.metrics.items()]
+        mlflow.log_batch(one.run_id, metrics=points)
     if one.tags:
         mlflow.log_batch(one.run_id, tags=[RunTag(key, value) for key, value in one.tags.items()])
     if one.file:
         mlflow.log_artifact(one.run_id, one.file, one.folder or None)
     if one.status:
         mlflow.set_terminated(one.run_id, one.status)
+
+
+def _is_there(mlflow: "MlflowClient", one: Entry) -> bool:
+    """Whether MLflow has the metrics of this entry at their step."""
+    name = next(iter(one.metrics))
+    latest = {metric.key: metric.step for metric in mlflow.get_run(one.run_id).data.to_proto().metrics}
+    if latest.get(name, -1) < one.step:
+        return False  # as nearly always; the whole history grows with the run
+    return any(point.step == one.step for point in mlflow.get_metric_history(one.run_id, name))
