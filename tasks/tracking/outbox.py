@@ -59,7 +59,7 @@ def begin(run: Run) -> None:
 
 def deliver(run: Run, entries: Iterable[Entry]) -> None:
     """Tell MLflow; what it does not take waits for `hand_on`. Never raises for a server, and waits 20 s at most."""
-    from mlflow.exceptions import MlflowException, RestException
+    from mlflow.exceptions import MlflowException
     from requests import RequestException
 
     uri = run.tracking_uri
@@ -68,13 +68,20 @@ def deliver(run: Run, entries: Iterable[Entry]) -> None:
             _send(uri, one)
         except (MlflowException, RequestException) as error:
             _waiting.setdefault(run.mlflow_run_id, []).append(one)
-            if isinstance(error, RestException) or getattr(error, "response", None) is not None:
+            if _is_answer(error):
                 console.stage(f"MLflow at {mlflow_store.shown(uri)} refuses: {str(error).splitlines()[0][:200]}")
             elif mlflow_store.silent(uri):
                 console.stage(f"MLflow at {mlflow_store.shown(uri)} is away; what it is to get is kept and sent later")
         else:
             if mlflow_store.answered(uri):
                 console.stage(f"MLflow at {mlflow_store.shown(uri)} is there again")
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether a server, or a database, said itself that it does not take something."""
+    if (response := getattr(error, "response", None)) is not None:
+        return response.status_code < 500
+    return getattr(error, "error_code", "INTERNAL_ERROR") not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 
 
 def hand_on(run: Run, folder: Path) -> None:
