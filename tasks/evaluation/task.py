@@ -19,6 +19,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.evaluation.report import evaluate_into
     from tasks.peak_memory import peak_memory
     from tasks.tracking import console, mlflow_run
+    from tasks.tracking.provenance import library_versions
 
     with failing_loudly(run):
         folder = stage_folder(run, "evaluations", version)
@@ -31,6 +32,8 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
             games=config.evaluation.games,
             seed=config.evaluation.seed,
         )
+        if version == 0:
+            mlflow_run.log_tags(run, library_versions())  # on a cluster, of an image that `prepare` did not run in
         mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
         write_metrics(run, folder, flat_metrics(found) | peak_memory("evaluate"), step=version)
         console.evaluation_line(version, numbers(found))

@@ -16,6 +16,7 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
     from tasks.tracking import console, mlflow_run, outbox
+    from tasks.tracking.provenance import library_versions
 
     with failing_loudly(run):
         if policy == "tiny":
@@ -30,6 +31,6 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
         else:
             source = Path(policy)
         folder = stage_folder(run, "policies", 0)
-        mlflow_run.log_tags(run, {"policy.first_digest": adopt(source, folder).digest})
+        mlflow_run.log_tags(run, {"policy.first_digest": adopt(source, folder).digest, **library_versions()})
         outbox.hand_on(run, folder)
     return FlyteDirectory(str(folder))

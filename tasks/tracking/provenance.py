@@ -14,22 +14,28 @@ DISTRIBUTIONS = {  # library: the names under which it may be installed
     "mlflow": ("mlflow",),
 }
 EXECUTION = "flyte.execution"
-FLYTE = "FLYTE_INTERNAL_EXECUTION_"  # in every pod of an execution; the same variables that flytekit reads
+FLYTE = {  # variables of every pod of an execution, by their long or their short names, as flytekit reads them
+    "project": ("FLYTE_INTERNAL_EXECUTION_PROJECT", "_F_PRJ"),
+    "domain": ("FLYTE_INTERNAL_EXECUTION_DOMAIN", "_F_DM"),
+    "name": ("FLYTE_INTERNAL_EXECUTION_ID", "_F_NM"),
+    "flyte.version": ("FLYTE_INTERNAL_TASK_VERSION", "_F_TK_V"),
+    "flyte.workflow": ("FLYTE_INTERNAL_EXECUTION_WORKFLOW", "_F_WF"),
+    "flyte.launch_plan": ("FLYTE_INTERNAL_EXECUTION_LAUNCHPLAN", "_F_LP"),
+}
 
 
 def flyte_execution() -> dict[str, str]:
     """Tags for the Flyte execution that this process is a pod of; empty elsewhere.
 
-    `{"flyte.execution": "project/domain/f3a9…", "flyte.workflow": …, "flyte.launch_plan": …}`, the last two where the
-    pod knows them. Each attempt at a task finds the same.
+    `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`, of
+    these last three what the pod knows; the version is that of the registered code. Each attempt at a task finds the
+    same.
     """
-    project, domain, name, workflow, plan = (
-        os.environ.get(FLYTE + part, "") for part in ("PROJECT", "DOMAIN", "ID", "WORKFLOW", "LAUNCHPLAN")
-    )
-    if not name:
+    found = {tag: next(filter(None, map(os.environ.get, names)), "") for tag, names in FLYTE.items()}
+    if not found["name"]:
         return {}
-    known = {EXECUTION: f"{project}/{domain}/{name}", "flyte.workflow": workflow, "flyte.launch_plan": plan}
-    return {tag: value for tag, value in known.items() if value}
+    parts = [found.pop(part) for part in ("project", "domain", "name")]
+    return {EXECUTION: "/".join(parts)} | {tag: value for tag, value in found.items() if value}
 
 
 def git_state() -> dict[str, str]:
