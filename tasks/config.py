@@ -376,14 +376,16 @@ class Run(Record):
     """What every stage of one training knows about it. Made by `prepare`, after all inputs were checked.
 
     Example: `Run(name="monday", token="6f9c…", seed=0, environment="blackjack", environment_url="",
-    mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32)`.
+    mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32, started=1764500000.0)`.
     """
 
     name: str
-    token: str  # new for each run folder: cached stages of a deleted run are never found again
+    # New for each run folder: cached stages of a deleted run are never found again. On a cluster the execution's name.
+    token: str
     seed: int
     environment: str
     environment_url: str
     mlflow_run_id: str
     tracking_uri: str
     iterations: int = 1  # policy versions that it trains
+    started: float = 0.0  # when the run was first opened, seconds since 1970

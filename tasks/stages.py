@@ -4,16 +4,41 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder
-from tasks.tracking import console, mlflow_run
+from tasks.peak_memory import reset_peak
+from tasks.tracking import console, mlflow_run, outbox
 
-CACHE_VERSION = "4"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "5"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
+
+# What is measured and has no chart in MLflow, so that those it has can be looked through; _metrics.json holds it.
+UNCHARTED = frozenset(
+    {
+        "rollout/groups",
+        "rollout/groups_kept",
+        "rollout/max_turns_share",
+        "rollout/near_miss_share",
+        "rollout/samples_mean",
+        "reference/scored",
+        "buffer/groups_in_reach",
+        "buffer/groups_too_old",
+        "buffer/groups_used_up",
+        "buffer/groups_waiting",
+        "buffer/groups_without_gradient",
+        "buffer/trajectories",
+        "train/grad_norm_max",
+        "train/mismatch_max",
+        "train/steps",
+    }
+)
+
+
+_stage = ("", 0.0)  # the stage that runs in this process, and when it began
 
 
 def stage_folder(run: Run, stage: str, number: int) -> Path:
@@ -22,26 +47,34 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
 
 
 @contextlib.contextmanager
-def failing_loudly(run: Run, stage: str = "", step: int = 0) -> Iterator[None]:
+def failing_loudly(run: Run, stage: str = "") -> Iterator[None]:
     """Mark the MLflow run FAILED, with the reason as a tag, when the block raises.
 
-    When it does not, `stage/<stage>_s` says how long the stage took as a whole, reading and writing included. One of
-    several ranks leaves both to the process that started them: it knows which failed first.
+    One of several ranks leaves that to the process that started them: it knows which failed first.
     """
     use_scratch_folder()
+    global _stage
+    use_scratch_folder()
+    _stage = stage, time.perf_counter()
     if "TORCHELASTIC_RUN_ID" in os.environ:
+        reset_peak()
         yield
         return
-    started = time.perf_counter()
+    outbox.begin(run)
+    reset_peak()
     try:
         yield
-        if stage:
-            mlflow_run.log_metrics(run, {f"stage/{stage}_s": time.perf_counter() - started}, step)
     except BaseException as error:
         reason = str(error) or type(error).__name__
         with contextlib.suppress(Exception):  # the error at hand matters more than a tracking server's
             mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, reason)
         raise
+
+
+def stage_seconds() -> dict[str, float]:
+    """How long the present stage took so far as a whole, reading and writing too, as a metric: `stage/train_s`."""
+    name, began = _stage
+    return {f"stage/{name}_s": time.perf_counter() - began} if name else {}
 
 
 @contextlib.contextmanager
@@ -71,16 +104,28 @@ def losable(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterat
     except BaseException:
         with failing_loudly(run):
             raise
-    mlflow_run.note_shard(run, stage, shard, "")
+    with contextlib.suppress(Exception):  # a note of an earlier attempt may stay where MLflow is away
+        mlflow_run.note_shard(run, stage, shard, "")
 
 
 def write_metrics(
-    run: Run, folder: Path, metrics: Mapping[str, float], step: int, carried: Mapping[str, float] | None = None
+    run: Run,
+    folder: Path,
+    metrics: Mapping[str, float],
+    step: int,
+    carried: Mapping[str, float] | None = None,
+    sources: Sequence[Path] = (),
 ) -> None:
     """Log a stage's metrics at the policy version `step`; leave them, and those `carried` from the stages before,
-    beside its result for the stages after."""
-    mlflow_run.log_metrics(run, metrics, step)
+    beside its result for the stages after. The last that a stage logs.
+
+    What MLflow could not be told by the stages that wrote `sources` it is told now, or that is left there too.
+    """
+    outbox.deliver(run, outbox.take_up(run, sources))
+    metrics = {**metrics, **stage_seconds()}
+    mlflow_run.log_metrics(run, {name: value for name, value in metrics.items() if name not in UNCHARTED}, step)
     (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
+    outbox.hand_on(run, folder)
 
 
 def read_metrics(folder: Path) -> dict[str, float]:

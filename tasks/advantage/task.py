@@ -18,12 +18,11 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
     from tasks.records import read_batch, write_batch
     from tasks.tracking.traces import log_games
 
-    with failing_loudly(run, "compute_advantages", iteration):
+    with failing_loudly(run, "compute_advantages"):
         source = Path(batch.download())
         complete, metrics = add_advantages(read_batch(source), config.algorithm.advantage)
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))
         measured = read_metrics(source)
-        write_metrics(run, folder, metrics, step=iteration, carried=measured)
         lineage.carry(source, folder)
         log_games(
             run,
@@ -33,4 +32,5 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
             started=measured[STARTED],
             seconds=measured["time/rollout_s"],
         )
+        write_metrics(run, folder, metrics, step=iteration, carried=measured, sources=[source])
     return FlyteDirectory(str(folder))

@@ -8,7 +8,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Record, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_seconds
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,12 @@ class Window(Record):
     """The groups that one training stage learns from, and how often groups were learned from so far.
 
     Produced by `select_window`, consumed by `train` and the next `select_window`. Example:
-    `Window(group_ids=["00007-00003"], uses={"00006-00011": 2, "00007-00003": 1})`.
+    `Window(group_ids=["00007-00003"], uses={"00006-00011": 2, "00007-00003": 1}, metrics={"buffer/groups": 1.0})`.
     """
 
     group_ids: list[str] = field(default_factory=list)
     uses: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # of the selection; `train` logs them with its own
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
@@ -30,9 +31,8 @@ def select_window(
     """Choose whole, recent, informative groups from the last batches."""
     from tasks.buffer.window import COLUMNS, select_groups
     from tasks.records import read_batch
-    from tasks.tracking import mlflow_run
 
-    with failing_loudly(run, "select_window", policy_version):
+    with failing_loudly(run, "select_window"):
         tables = [read_batch(Path(batch.download()), COLUMNS) for batch in batches]
         selection = select_groups(
             tables,
@@ -42,5 +42,5 @@ def select_window(
             policy_version=policy_version,
             seed=run.seed,
         )
-        mlflow_run.log_metrics(run, selection.metrics, policy_version)
-    return Window(group_ids=selection.group_ids, uses=selection.uses)
+        metrics = {**selection.metrics, **stage_seconds()}
+    return Window(group_ids=selection.group_ids, uses=selection.uses, metrics=metrics)

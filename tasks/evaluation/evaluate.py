@@ -161,8 +161,18 @@ def numbers(evaluation: Evaluation) -> dict[str, float]:
 
 
 def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """The evaluation as `eval/…` metrics."""
-    return {f"eval/{name}": value for name, value in numbers(evaluation).items()}
+    """What of an evaluation has a chart, as `eval/…`: among them the expected reward with its 95 % interval, and the
+    optimum's on the same decks."""
+    half = evaluation.expected_reward_ci95
+    found = {
+        "expected_reward": evaluation.expected_reward,
+        "expected_reward_low": evaluation.expected_reward - half,
+        "expected_reward_high": evaluation.expected_reward + half,
+        "optimum": evaluation.players["optimum"]["expected_reward"],
+    }
+    for name in ("regret", "win_rate", "invalid_rate", "agreement", "sampled_expected_reward"):
+        found[name] = getattr(evaluation, name)
+    return {f"eval/{name}": float(value) for name, value in found.items()}
 
 
 def heat_map_cells(kind: EnvironmentKind, evaluation: Evaluation) -> Mapping[tuple[str, int, str], tuple[float, bool]]:

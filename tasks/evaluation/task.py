@@ -9,7 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, stage_seconds, write_metrics
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
@@ -17,9 +17,11 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     """Play held-out decks with `policy`; writes evaluation.json and the heat map."""
     from tasks.evaluation.evaluate import flat_metrics, numbers
     from tasks.evaluation.report import evaluate_into
+    from tasks.peak_memory import peak_memory
     from tasks.tracking import console, mlflow_run
+    from tasks.tracking.provenance import library_versions
 
-    with failing_loudly(run, "evaluate", version):
+    with failing_loudly(run, "evaluate"):
         folder = stage_folder(run, "evaluations", version)
         found = evaluate_into(
             folder,
@@ -30,8 +32,10 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
             games=config.evaluation.games,
             seed=config.evaluation.seed,
         )
-        mlflow_run.log_metrics(run, flat_metrics(found), version)
+        if version == 0:
+            mlflow_run.log_tags(run, library_versions())  # on a cluster, of an image that `prepare` did not run in
         mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
+        write_metrics(run, folder, flat_metrics(found) | peak_memory("evaluate"), step=version)
         console.evaluation_line(version, numbers(found))
     return FlyteDirectory(str(folder))
 
@@ -43,11 +47,18 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     The last of the `policies` is what the training made.
     """
     from tasks.evaluation.report import write_report
+    from tasks.folders import shown
+    from tasks.policy.checkpoint import read_info
+    from tasks.tracking import mlflow_run, outbox
 
-    with failing_loudly(run, "report", iterations):
-        summary = write_report(
-            run, [Path(e.download()) for e in evaluations], Path(policies[-1].download()), iterations
-        )
+    with failing_loudly(run, "report"):
+        folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
+        outbox.send_rest(run, [*folders, last])
+        mlflow_run.log_tags(run, {"policy.digest": read_info(last).digest})
+        summary = write_report(run, folders, last, iterations)
+        mlflow_run.log_metrics(run, stage_seconds(), iterations)
+        names = {f.remote_source or shown(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
+        outbox.tell_what_is_missing(run, names)
     return FlyteFile(str(summary))
 
 

@@ -129,7 +129,10 @@ def _has_chat_template(folder: Path) -> bool:
 
 
 def adopt(source: Path, target: Path) -> PolicyInfo:
-    """Copy a user's checkpoint to `target` as policy 0 of a run; the source is left as it is."""
+    """Copy a user's checkpoint to `target` as policy 0 of a run; the source is left as it is.
+
+    What another run noted beside it, in files that begin with an underscore, stays behind.
+    """
     check_checkpoint(source)
     with written_whole(target) as folder:
         copy_all_but(source, folder, drop=("policy.json", "_*"))

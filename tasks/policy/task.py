@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, stage_seconds
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
@@ -16,9 +16,10 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     from tasks.lineage.first import record_first
     from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
-    from tasks.tracking import console
+    from tasks.tracking import console, mlflow_run, outbox
+    from tasks.tracking.provenance import library_versions
 
-    with failing_loudly(run, "first_policy", 0):
+    with failing_loudly(run, "first_policy"):
         if policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
 
@@ -31,5 +32,9 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
         else:
             source = Path(policy)
         folder = stage_folder(run, "policies", 0)
-        record_first(run, folder, policy, source, adopt(source, folder))
+        info = adopt(source, folder)
+        record_first(run, folder, policy, source, info)
+        mlflow_run.log_tags(run, {"policy.first_digest": info.digest, **library_versions()})
+        mlflow_run.log_metrics(run, stage_seconds(), 0)
+        outbox.hand_on(run, folder)
     return FlyteDirectory(str(folder))

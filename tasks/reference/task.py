@@ -16,13 +16,15 @@ def score_reference(
 ) -> FlyteDirectory:
     """Add the log-probabilities of the frozen policy 0."""
     from tasks.lineage import records as lineage
+    from tasks.peak_memory import peak_memory
     from tasks.records import read_batch, write_batch
     from tasks.reference.score import score_batch
 
-    with failing_loudly(run, "score_reference", iteration):
+    with failing_loudly(run, "score_reference"):
         source = Path(batch.download())
         scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
         folder = write_batch(scored, stage_folder(run, "scored", iteration))
-        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source))
+        metrics |= peak_memory("reference")
         lineage.carry(source, folder)
+        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source), sources=[source])
     return FlyteDirectory(str(folder))

@@ -5,7 +5,7 @@ import json
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flytekit import task
 from flytekit.core.array_node_map_task import ArrayNodeMapTask
@@ -23,6 +23,9 @@ from tasks.stages import (
     stage_folder,
     write_metrics,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def sampled(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> Any:
@@ -47,13 +50,9 @@ def shards_of(workers: int, needed: int) -> ArrayNodeMapTask:
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
-    from tasks.folders import run_folder
-    from tasks.lineage import records as lineage
-    from tasks.policy.checkpoint import read_info
-    from tasks.records import write_batch
     from tasks.rollout.rollout import sample_batch
 
-    with failing_loudly(run, "rollout", iteration):
+    with failing_loudly(run, "rollout"):
         started = time.time()
         sampler = Path(policy.download())
         batch, metrics = sample_batch(
@@ -64,11 +63,7 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
             run_seed=run.seed,
             iteration=iteration,
         )
-        folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
-        write_metrics(run, folder, metrics, step=iteration, carried={STARTED: started})
-        by = lineage.named(read_info(sampler), lineage.source_of(policy), run_folder(run.name))
-        lineage.write(folder, lineage.BatchLineage(iteration=iteration, sampled_by=by))
-    return FlyteDirectory(str(folder))
+        return _written(run, batch, metrics, policy, iteration, started)
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
@@ -96,16 +91,36 @@ def join_rollout(
     shards: list[FlyteDirectory | None], run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int
 ) -> FlyteDirectory:
     """Make of what the workers sampled the batch that one worker would have sampled; None stands for a lost worker."""
-    from tasks.records import read_batch, write_batch
+    from tasks.records import read_batch
     from tasks.rollout.rollout import Player
     from tasks.rollout.shards import join_shards
 
-    with failing_loudly(run):
+    with failing_loudly(run, "rollout"):
         folders = [Path(shard.download()) if shard else None for shard in shards]
         measured = [read_metrics(folder) for folder in folders if folder]
         sampler = Path(policy.download())
         with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:
             batch, metrics = join_shards(player, [read_batch(f) if f else None for f in folders], measured)
-        folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
-        write_metrics(run, folder, metrics, step=iteration, carried={STARTED: min(m[STARTED] for m in measured)})
+        return _written(run, batch, metrics, policy, iteration, min(m[STARTED] for m in measured))
+
+
+def _written(
+    run: Run,
+    batch: "pa.Table",
+    metrics: dict[str, float],
+    policy: FlyteDirectory,
+    iteration: int,
+    started: float,
+) -> FlyteDirectory:
+    """The folder of a whole batch, with its metrics and the policy that sampled it."""
+    from tasks.folders import run_folder
+    from tasks.lineage import records as lineage
+    from tasks.peak_memory import peak_memory
+    from tasks.policy.checkpoint import read_info
+    from tasks.records import write_batch
+
+    folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
+    by = lineage.named(read_info(Path(policy.download())), lineage.source_of(policy), run_folder(run.name))
+    lineage.write(folder, lineage.BatchLineage(iteration=iteration, sampled_by=by))
+    write_metrics(run, folder, metrics | peak_memory("rollout"), step=iteration, carried={STARTED: started})
     return FlyteDirectory(str(folder))

@@ -19,6 +19,7 @@ from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
 from tasks.tracking import mlflow_run
+from tasks.tracking.provenance import EXECUTION
 
 
 def check_inputs(
@@ -116,14 +117,20 @@ def check_memory(
     return needs
 
 
-def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, float]) -> Run:
+def open_run(
+    inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, float], execution: Mapping[str, str]
+) -> Run:
     """The identity of a training: a new one, or that of the run of the same name that it goes on with.
 
-    `needs`, bytes by role, become parameters of the MLflow run.
+    `needs`, bytes by role, become parameters of the MLflow run, and `execution`, what names the Flyte execution, its
+    tags. On a cluster an attempt at `prepare` finds nothing on its disk: there the execution's name is the run's token,
+    and gives it a name where the user gave none. Elsewhere `execution` is empty.
 
     Raises ValueError when a run of this name was started with other inputs. It may go on with other ranks.
     """
-    name = str(inputs["run_name"]) or f"{inputs['environment']}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    unique = execution.get(EXECUTION, "")
+    date = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    name = str(inputs["run_name"]) or f"{inputs['environment']}-{unique.rpartition('/')[2] or date}"
     wanted = {**inputs, "run_name": name, "config": config.on_one_rank().to_dict()}
     folder = run_folder(name)
     record = folder / "run.json"
@@ -138,23 +145,26 @@ def open_run(inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, 
         token = known["token"]
     else:
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
-        token = uuid.uuid4().hex
+        token = unique or uuid.uuid4().hex
     uri, given = mlflow_run.tracking_uri(), {**wanted, "config": config.to_dict()}
+    run_id = mlflow_run.open_run(
+        uri=uri,
+        name=name,
+        token=token,
+        parameters={**_flat(given), **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()}},
+        tags={"grpo.environment": str(inputs["environment"]), **execution},
+    )
+    mlflow_run.keep_config(uri, run_id, config.to_dict())
     run = Run(
         name=name,
         token=token,
         seed=int(str(inputs["seed"])),
         environment=str(inputs["environment"]),
         environment_url=str(inputs["environment_url"]),
-        mlflow_run_id=mlflow_run.open_run(
-            uri=uri,
-            name=name,
-            token=token,
-            parameters={**_flat(given), **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()}},
-            tags={"grpo.environment": str(inputs["environment"])},
-        ),
+        mlflow_run_id=run_id,
         tracking_uri=uri,
         iterations=int(str(inputs["iterations"])),
+        started=mlflow_run.start_time(uri, run_id),
     )
     if not record.is_file():
         with written_whole(folder) as new:

@@ -24,6 +24,7 @@ def prepare(
     from tasks.policy.machine import GIB, listed, memory_left
     from tasks.run.prepare import check_inputs, check_memory, open_run
     from tasks.tracking import console
+    from tasks.tracking.provenance import flyte_execution
 
     inputs = {
         "run_name": run_name,
@@ -39,7 +40,7 @@ def prepare(
     known = check_inputs(**inputs, config=config, here=here)  # type: ignore[arg-type]
     needs = check_memory(known, policy, config, lag=lag, here=here)
     use_scratch_folder()
-    run = open_run(inputs, config, needs)
+    run = open_run(inputs, config, needs, {} if here else flyte_execution())
     left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
     console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return run

@@ -2,15 +2,18 @@
 
     prepare, open_run ─► run id ─► each stage: log_metrics(step = policy version), log_file ─► finish, fail
 
-A resumed training finds its run again by a tag, so that its curves go on where they were.
+A training that is resumed, or whose tasks are tried again, finds its run again by a tag, so that its curves go on where
+they were. What a stage logs goes through `outbox.py`: a server that is away while a training runs holds up nothing.
 """
 
+import json
 import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.config import Run
+from tasks.tracking import outbox
 from tasks.tracking.mlflow_store import (
     check_reachable,
     client,
@@ -24,18 +27,22 @@ __all__ = [
     "fail",
     "finish",
     "git_state",
+    "keep_config",
     "log_file",
     "log_metrics",
+    "log_tags",
     "metric_history",
     "note_shard",
     "open_run",
     "seconds_since_start",
+    "start_time",
     "tracking_uri",
 ]
 
 TOKEN_TAG = "grpo.token"
 FAILURE_TAG = "failure"
 DROPPED = "health/dropped_non_finite"
+CONFIG = "config.json"  # among the run's artifacts
 
 
 def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object], tags: Mapping[str, str]) -> str:
@@ -44,11 +51,15 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
     Parameters are flat, `{"training.epochs": 4}`. MLflow never changes a parameter: where a resumed training
     has another value than its first attempt, the tag `resumed.<parameter>` holds the new one.
 
+    A value that is longer than MLflow takes ends in a note that says so.
+
     Raises ValueError when a server does not answer within 15 s, the address is of an unknown kind, or
     the SQLite file's folder cannot be written.
     """
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
+
     check_reachable(uri)
-    given = {key: str(value) for key, value in parameters.items()}
+    given = {key: _cut(str(value), MAX_PARAM_VAL_LENGTH) for key, value in parameters.items()}
     with one_process_at_a_time(uri):
         mlflow, home = client(uri), experiment(uri)
         found = mlflow.search_runs([home], f"tags.`{TOKEN_TAG}` = '{token}'", max_results=1)
@@ -64,36 +75,54 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
     return run_id
 
 
+def keep_config(uri: str, run_id: str, config: Mapping[str, object]) -> None:
+    """Keep all settings as the run's artifact config.json, which `--config` takes again."""
+    if all(kept.path != CONFIG for kept in client(uri).list_artifacts(run_id)):
+        client(uri).log_text(run_id, json.dumps(config, indent=1) + "\n", CONFIG)
+
+
+def start_time(uri: str, run_id: str) -> float:
+    """When the run was first opened, seconds since 1970."""
+    return client(uri).get_run(run_id).info.start_time / 1000
+
+
+def seconds_since_start(run: Run) -> float:
+    """Seconds since the run was first opened, pauses between a kill and a resume included."""
+    return time.time() - run.started
+
+
 def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
-    """Log all metrics at one step, the policy version, in one call.
+    """Log all metrics of one stage at one step, the policy version, in one call; once, however often it is repeated.
 
-    A value that is not finite would wreck the axes of its chart: it is left out, and counted in
-    `health/dropped_non_finite`, which exists only where something was dropped.
+    The first name tells whether they are there: all names of a call belong together. A value that is not finite would
+    wreck the axes of its chart: it is left out, and counted in `health/dropped_non_finite`, which exists only where
+    something was dropped.
     """
-    from mlflow.entities import Metric
-
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     if len(finite) < len(metrics):
         finite[DROPPED] = float(len(metrics) - len(finite))
-    now = int(time.time() * 1000)
-    points = [Metric(name, value, now, step) for name, value in finite.items()]
-    client(run.tracking_uri).log_batch(run.mlflow_run_id, metrics=points)
+    outbox.deliver(run, [outbox.entry(run, step=step, metrics=finite)])
+
+
+def log_tags(run: Run, tags: Mapping[str, str]) -> None:
+    """Set tags of the run."""
+    outbox.deliver(run, [outbox.entry(run, tags=dict(tags))])
 
 
 def log_file(run: Run, path: Path, folder: str = "") -> None:
-    """Keep a copy of a file with the run, in a folder of its artifacts."""
-    client(run.tracking_uri).log_artifact(run.mlflow_run_id, str(path), folder or None)
+    """Keep a copy of a file, which stays where it is until the stage ends, in a folder of the run's artifacts."""
+    outbox.deliver(run, [outbox.entry(run, file=str(path), folder=folder)])
 
 
 def metric_history(run: Run, name: str) -> list[tuple[int, float]]:
-    """(step, value) in the order of steps; where a repeated stage logged a step again, its last value."""
+    """(step, value) in the order of steps."""
     points = client(run.tracking_uri).get_metric_history(run.mlflow_run_id, name)
-    return sorted({m.step: m.value for m in sorted(points, key=lambda m: m.timestamp)}.items())
+    return sorted((point.step, point.value) for point in points)
 
 
 def finish(run: Run) -> None:
     """Mark the run FINISHED."""
-    client(run.tracking_uri).set_terminated(run.mlflow_run_id, "FINISHED")
+    outbox.deliver(run, [outbox.entry(run, status="FINISHED")])
 
 
 def fail(uri: str, run_id: str, reason: str) -> None:
@@ -121,12 +150,14 @@ def note_shard(run: Run, stage: str, shard: int, lost: str) -> int:
 def _fitting(reason: str) -> str:
     from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
 
-    return reason[:MAX_TAG_VAL_LENGTH]
+    return _cut(reason, MAX_TAG_VAL_LENGTH)
 
 
 def _log_tags(uri: str, run_id: str, tags: Mapping[str, str]) -> None:
     from mlflow.entities import RunTag
+    from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
 
+    tags = {key: _cut(value, MAX_TAG_VAL_LENGTH) for key, value in tags.items()}
     client(uri).log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
@@ -138,6 +169,6 @@ def _log_parameters(uri: str, run_id: str, parameters: Mapping[str, str]) -> Non
         client(uri).log_batch(run_id, params=params[start : start + 100])
 
 
-def seconds_since_start(run: Run) -> float:
-    """Seconds since the run was first opened, pauses between a kill and a resume included."""
-    return time.time() - client(run.tracking_uri).get_run(run.mlflow_run_id).info.start_time / 1000
+def _cut(value: str, limit: int) -> str:
+    note = f"… (cut, {len(value):,} characters)"
+    return value if len(value) <= limit else value[: limit - len(note)] + note

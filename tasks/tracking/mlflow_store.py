@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +22,19 @@ PROBE_SECONDS = 10.0
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 ALLOWED = "http(s)://<a running MLflow server>, sqlite:///<a writable file> or another database URL"
 
-# MLflow reads these when it is first imported: no telemetry, no progress notes. What a person has set stays.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+PAUSE_SECONDS = 60.0  # for which a server that was away is not asked again
+
+# MLflow reads these when it is first imported: no telemetry, no progress notes; and a server that is away costs 20 s,
+# not the many minutes of MLflow's own timeouts and retries. What a person has set stays.
+for _name, _value in {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
+}.items():
+    os.environ.setdefault(_name, _value)
 
 
 def tracking_uri() -> str:
@@ -36,12 +46,48 @@ def tracking_uri() -> str:
     return f"sqlite:///{(RUNS / 'mlflow.db').absolute()}"
 
 
-@functools.lru_cache
 def client(uri: str) -> "MlflowClient":
-    """One client an address and process."""
+    """One client an address and process. Raises MlflowException, at once, while a server is known to be away."""
+    from mlflow.exceptions import MlflowException
+
+    if time.monotonic() < _silent.get(uri, 0.0):
+        raise MlflowException(f"MLflow at {shown(uri)} is away")
+    return _client(uri)
+
+
+@functools.lru_cache
+def _client(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
+
+
+_silent: dict[str, float] = {}  # servers that are away, and until when nobody asks them
+
+
+def silent(uri: str) -> bool:
+    """A request had no answer: the server is left alone for a while, so that a stage waits for it once. True when it
+    was there before."""
+    known = uri in _silent
+    if time.monotonic() >= _silent.get(uri, 0.0):
+        _silent[uri] = time.monotonic() + PAUSE_SECONDS
+    return not known
+
+
+def answered(uri: str) -> bool:
+    """A request was answered. True when the server was away before."""
+    return _silent.pop(uri, None) is not None
+
+
+def ask_again(uri: str) -> None:
+    """Let the next request be made, whatever became of the one before."""
+    if uri in _silent:
+        _silent[uri] = 0.0
+
+
+def shown(uri: str) -> str:
+    """The address without a password."""
+    return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
 def experiment(uri: str) -> str:
@@ -85,9 +131,9 @@ def check_reachable(uri: str) -> None:
 
     Raises ValueError within 15 s.
     """
+    ask_again(uri)
     scheme = uri.split(":")[0].split("+")[0]
-    shown = re.sub(r"//[^/@]*@", "//***@", uri)  # a password stays out of the logs
-    require(scheme in (*DATABASES, "http", "https"), "MLFLOW_TRACKING_URI", shown, ALLOWED)
+    require(scheme in (*DATABASES, "http", "https"), "MLFLOW_TRACKING_URI", shown(uri), ALLOWED)
     if scheme in DATABASES:
         return
     answers: list[int] = []
@@ -97,7 +143,7 @@ def check_reachable(uri: str) -> None:
     thread.join(PROBE_SECONDS)
     told = f"HTTP status {answers[0]}" if answers else "no answer"
     if answers != [200]:
-        raise ValueError(f'MLFLOW_TRACKING_URI is "{shown}" ({told}); allowed: {ALLOWED}.')
+        raise ValueError(f'MLFLOW_TRACKING_URI is "{shown(uri)}" ({told}); allowed: {ALLOWED}.')
 
 
 def _ask(uri: str, answers: list[int]) -> None:

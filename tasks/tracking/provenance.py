@@ -1,7 +1,8 @@
-"""Which code a run was made with: the commit, and the releases of the libraries that decide its numbers."""
+"""What a run was made with: the commit, the releases of the libraries that decide its numbers, the Flyte execution."""
 
 import contextlib
 import importlib.metadata
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,29 @@ DISTRIBUTIONS = {  # library: the names under which it may be installed
     "flytekit": ("flytekit",),
     "mlflow": ("mlflow",),
 }
+EXECUTION = "flyte.execution"
+FLYTE = {  # variables of every pod of an execution, by their long or their short names, as flytekit reads them
+    "project": ("FLYTE_INTERNAL_EXECUTION_PROJECT", "_F_PRJ"),
+    "domain": ("FLYTE_INTERNAL_EXECUTION_DOMAIN", "_F_DM"),
+    "name": ("FLYTE_INTERNAL_EXECUTION_ID", "_F_NM"),
+    "flyte.version": ("FLYTE_INTERNAL_TASK_VERSION", "_F_TK_V"),
+    "flyte.workflow": ("FLYTE_INTERNAL_EXECUTION_WORKFLOW", "_F_WF"),
+    "flyte.launch_plan": ("FLYTE_INTERNAL_EXECUTION_LAUNCHPLAN", "_F_LP"),
+}
+
+
+def flyte_execution() -> dict[str, str]:
+    """Tags for the Flyte execution that this process is a pod of; empty elsewhere.
+
+    `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`, of
+    these last three what the pod knows; the version is that of the registered code. Each attempt at a task finds the
+    same.
+    """
+    found = {tag: next(filter(None, map(os.environ.get, names)), "") for tag, names in FLYTE.items()}
+    if not found["name"]:
+        return {}
+    parts = [found.pop(part) for part in ("project", "domain", "name")]
+    return {EXECUTION: "/".join(parts)} | {tag: value for tag, value in found.items() if value}
 
 
 def git_state() -> dict[str, str]:

@@ -88,7 +88,7 @@ class RanksTask(PytorchElasticFunctionTask):
         from tasks.training.launch import first_error
 
         with (
-            failing_loudly(kwargs["run"], "train", kwargs["iteration"]),
+            failing_loudly(kwargs["run"], "train"),
             _launcher_cleaned_up(training.ranks // training.nodes),
         ):
             check_ranks(training)
@@ -164,16 +164,19 @@ def train(
     from tasks.buffer.window import take
     from tasks.lineage.records import source_of
     from tasks.lineage.training import record_training
+    from tasks.peak_memory import peak_memory
     from tasks.records import read_batch
     from tasks.training.ranks import is_first, leave
     from tasks.training.train import next_policy
 
-    with failing_loudly(run, "train", iteration):
+    with failing_loudly(run, "train"):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
+        tables, before = [read_batch(folder) for folder in folders], Path(policy.download())
+        rows = take(tables, window.group_ids)
         metrics = next_policy(
-            take([read_batch(folder) for folder in folders], window.group_ids),
-            Path(policy.download()),
+            rows,
+            before,
             Path(sampler.download()),
             Path(state.download()) if state else None,
             replace(config, training=training),
@@ -189,9 +192,15 @@ def train(
             worked = sampled["time/rollout_s"] + sampled.get("time/reference_s", 0.0) + metrics["time/train_s"]
             metrics["time/iteration_s"] = time.time() - started
             metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
-            write_metrics(run, target, metrics, step=iteration)
+            passed = config.training.epochs * len(rows["token_ids"].combine_chunks().flatten())
+            metrics |= {
+                "train/tokens_per_s": passed / metrics["time/train_s"],
+                **window.metrics,
+                **peak_memory("train"),
+            }
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
             record_training(run, target, source_of(policy), trained_on, window.group_ids)
+            write_metrics(run, target, metrics, step=iteration, sources=[folders[-1], before])
             show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
         leave()
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))

@@ -77,13 +77,16 @@ def test_the_policy_on_held_out_decks(tiny_policy: Path) -> None:
 
 
 def test_the_metrics_have_the_names_that_the_curves_look_for(tiny_policy: Path) -> None:
-    metrics = flat_metrics(evaluated(tiny_policy))
+    found = evaluated(tiny_policy)
+    metrics = flat_metrics(found)
     assert set(metrics) == {
-        "eval/games",
-        *(f"eval/{n}{e}" for n in ("expected_reward", "win_rate", "push_rate", "loss_rate") for e in ("", "_ci95")),
-        *(f"eval/{n}{e}" for n in ("regret", "invalid_rate", "agreement") for e in ("", "_ci95")),
+        *(f"eval/expected_reward{end}" for end in ("", "_low", "_high")),
+        *(f"eval/{name}" for name in ("optimum", "regret", "win_rate", "invalid_rate", "agreement")),
         "eval/sampled_expected_reward",
     }
+    assert metrics["eval/expected_reward_low"] == found.expected_reward - found.expected_reward_ci95
+    assert metrics["eval/expected_reward_high"] == found.expected_reward + found.expected_reward_ci95
+    assert metrics["eval/optimum"] == pytest.approx(metrics["eval/expected_reward"] + metrics["eval/regret"])
     assert all(isinstance(value, float) for value in metrics.values())
 
 

@@ -365,9 +365,10 @@ def test_the_seal_remembers_version_and_parent(policy: Path) -> None:
 def test_adopting_copies_and_leaves_the_source_alone(policy: Path, tmp_path: Path) -> None:
     seal(policy, version=7, parent="b2a1")
     before = {path.name: path.read_bytes() for path in policy.iterdir()}
+    (policy / "_unsent.json").write_text("[]")  # what another run noted beside it is not of this one
     info = adopt(policy, tmp_path / "run" / "policy-0")
     assert (info.version, info.parent) == (0, "")
-    assert {path.name: path.read_bytes() for path in policy.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in policy.iterdir()} == before | {"_unsent.json": b"[]"}
     adopted = {path.name: path.read_bytes() for path in (tmp_path / "run" / "policy-0").iterdir()}
     assert adopted.keys() == before.keys()
     assert all(adopted[name] == before[name] for name in before if name != "policy.json")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import Run
+from tasks.config import GrpoConfig, Run, TrackingConfig
+from tasks.run import prepare
 from tasks.tracking import mlflow_run
 from tasks.tracking.mlflow_store import client
+from tasks.tracking.provenance import flyte_execution
 
 # Imports come first and then a word to both, so that they find the store missing at the same moment.
 OPEN_WHEN_TOLD = """
@@ -76,12 +78,57 @@ def test_metrics_lie_at_their_steps(uri: str) -> None:
     assert mlflow_run.metric_history(run, "health/dropped_non_finite") == []
 
 
-def test_a_repeated_step_counts_once_with_its_last_value(uri: str) -> None:
+def test_a_repeated_stage_draws_no_second_point(uri: str) -> None:
     run = opened(uri, "repeated")
-    for value in (0.5, 0.25):
-        mlflow_run.log_metrics(run, {"a/b": value}, 7)
+    for step, seconds in ((7, 0.5), (7, 0.25), (6, 1.0), (7, 0.125), (6, 2.0), (8, 3.0)):
+        mlflow_run.log_metrics(run, {"a/b": 1.0, "time/a_s": seconds}, step)
         time.sleep(0.005)  # MLflow's clock counts milliseconds
-    assert mlflow_run.metric_history(run, "a/b") == [(7, 0.25)]
+    assert mlflow_run.metric_history(run, "a/b") == [(6, 1.0), (7, 1.0), (8, 1.0)]
+    assert mlflow_run.metric_history(run, "time/a_s") == [(6, 1.0), (7, 0.5), (8, 3.0)]
+
+
+def test_a_stage_whose_metrics_are_all_dropped_says_how_many(uri: str) -> None:
+    run = opened(uri, "none")
+    mlflow_run.log_metrics(run, {"a/nan": math.nan}, 3)
+    mlflow_run.log_metrics(run, {}, 4)
+    assert mlflow_run.metric_history(run, "health/dropped_non_finite") == [(3, 1.0)]
+
+
+def test_a_parameter_that_is_too_long_is_cut_where_one_sees_it(uri: str) -> None:
+    kept = record(opened(uri, "long", policy="p" * 7000, seed=0)).data.params
+    assert len(kept["policy"]) == 6000 and kept["policy"].startswith("ppp")
+    assert kept["policy"].endswith("ppp… (cut, 7,000 characters)")
+    assert record(opened(uri, "long", policy="p" * 7000, seed=0)).data.tags.keys().isdisjoint({"resumed.policy"})
+
+
+def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert flyte_execution() == {}
+    for part, value in {"PROJECT": "grpo", "DOMAIN": "development", "ID": "f3a9", "LAUNCHPLAN": "nightly"}.items():
+        monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{part}", value)
+    inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 3}
+    config = GrpoConfig(tracking=TrackingConfig(model="cards"))
+    runs = []
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        monkeypatch.chdir(tmp_path / attempt)
+        runs.append(prepare.open_run(dict(inputs), config, {"training": 2.0**30}, flyte_execution()))
+        time.sleep(0.005)
+    assert runs[0] == runs[1]
+    assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
+    assert abs(runs[0].started - time.time()) < 60
+    data = record(runs[0]).data
+    assert data.tags["flyte.execution"] == "grpo/development/f3a9" and data.tags["flyte.launch_plan"] == "nightly"
+    assert (data.params["tracking.model"], data.params["memory.expected_training_gib"]) == ("cards", "1.00")
+    kept = client(uri).download_artifacts(runs[0].mlflow_run_id, "config.json", str(tmp_path))
+    assert GrpoConfig.from_json(Path(kept).read_text()) == config
+    # Another execution of the same inputs is another run; and without one, a run is known by its folder.
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
+    assert prepare.open_run(dict(inputs), config, {}, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
+    named = {**inputs, "run_name": "monday"}
+    assert prepare.open_run(named, config, {}, {}) == prepare.open_run(named, config, {}, {})
 
 
 def test_values_that_are_not_finite_are_dropped_and_counted(uri: str) -> None:

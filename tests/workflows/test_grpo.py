@@ -48,7 +48,7 @@ def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
     return {
         name: value
         for name, value in metrics.items()
-        if not (name.startswith(("time/", "stage/")) or name.endswith("_per_s") or name == "started")
+        if not (name.startswith(("time/", "stage/", "memory/")) or name.endswith("_per_s") or name == "started")
     }
 
 
@@ -103,6 +103,7 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
     for name in (
         "rollout/reward_mean",
         "rollout/expected_reward",
+        "rollout/sampled_tokens_per_s",
         "train/kl",
         "train/mismatch_mean",
         "train/ratio_mean",
@@ -111,6 +112,8 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
         "train/ess_share",
         "train/grad_norm",
         "train/dropped_tokens",
+        "train/entropy",
+        "train/tokens_per_s",
         "advantage/dropped_share",
         "buffer/groups",
         "buffer/staleness_mean",
@@ -118,6 +121,8 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
         "time/reference_s",
         "time/train_s",
         "time/overhead_s",
+        "memory/rollout_gib",
+        "memory/train_gib",
         "stage/rollout_s",
         "stage/score_reference_s",
         "stage/compute_advantages_s",
@@ -125,12 +130,16 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
         "stage/train_s",
     ):
         assert [m.step for m in mlflow.get_metric_history(run_id, name)] == [0, 1], name
-    assert [m.step for m in mlflow.get_metric_history(run_id, "eval/regret")] == [0, 2]
+    for name in ("regret", "expected_reward", "expected_reward_low", "expected_reward_high", "optimum"):
+        assert [m.step for m in mlflow.get_metric_history(run_id, f"eval/{name}")] == [0, 2], name
     for name, steps in (("first_policy", [0]), ("evaluate", [0, 2]), ("report", [2])):
         assert [m.step for m in mlflow.get_metric_history(run_id, f"stage/{name}_s")] == steps
     assert all(name.count("/") == 1 for name in run.data.metrics)
+    assert len(run.data.metrics) < 50
+    for end, version in (("first_digest", 0), ("digest", 2)):
+        assert run.data.tags[f"policy.{end}"] == read_info(reference_run / "policies" / f"{version:05d}").digest
     artifacts = {artifact.path for artifact in mlflow.list_artifacts(run_id)}
-    assert {"summary.json", "choices.png", "learning_curve.png"} <= artifacts
+    assert {"config.json", "summary.json", "choices.png", "learning_curve.png"} <= artifacts
 
 
 def test_every_optimizer_step_leaves_a_row(reference_run: Path):
@@ -230,7 +239,7 @@ def test_without_a_kl_nothing_is_scored(train):
     assert "kl" not in pd.read_csv(run / "policies" / "00002" / "_steps.csv")
 
     # With max_age 0 the first batch is out of the second window; it stays on disk as it was written.
-    assert metrics["buffer/groups_in_reach"] == [(0, 24), (1, 24)]
+    assert [measured(run, "policies", v)["buffer/groups_in_reach"] for v in (1, 2)] == [24, 24]
     (part,) = (run / "trajectories" / "00000").rglob("*.arrow")
     assert part.stat().st_mtime_ns < (run / "policies" / "00001" / "policy.json").stat().st_mtime_ns
     for iteration in range(2):

@@ -1,0 +1,16 @@
+"""What a stage took at most, of which a later one must not be charged."""
+
+from tasks.peak_memory import peak_memory, reset_peak
+
+
+def test_each_stage_has_a_peak_of_its_own() -> None:
+    reset_peak()
+    before = peak_memory("rollout")["memory/rollout_gib"]
+    size = 2**28
+    held = bytearray(b"x") * size
+    (grown,) = peak_memory("rollout").values()  # one number where there is no GPU
+    assert 0.9 < (grown - before) * 2**30 / size < 1.5
+    del held
+    assert peak_memory("rollout")["memory/rollout_gib"] >= grown
+    reset_peak()
+    assert peak_memory("train")["memory/train_gib"] < grown - 0.9 * size / 2**30

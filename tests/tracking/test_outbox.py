@@ -1,0 +1,252 @@
+"""Against a real `mlflow server` on the loopback interface that is killed, and started again, while stages write."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.config import Run
+from tasks.stages import write_metrics
+from tasks.tracking import mlflow_run, mlflow_store, outbox
+
+TRAINING = """
+import sys
+from pathlib import Path
+from tasks.config import Run
+from tasks.tracking import mlflow_run
+import mlflow, mlflow.store.artifact.mlflow_artifacts_repo
+uri, name = sys.argv[1:]
+print("ready", flush=True)
+sys.stdin.readline()
+run_id = mlflow_run.open_run(uri=uri, name=name, token=name, parameters={"seed": 3, "environment_url": ""}, tags={})
+mlflow_run.keep_config(uri, run_id, {"training": {"epochs": 4}})
+run = Run(name, name, 3, "blackjack", "", run_id, uri)
+for version in range(20):
+    mlflow_run.log_metrics(run, {"train/loss": version / 4, "train/kl": 0.5}, version)
+Path(f"{name}.txt").write_text(name)
+mlflow_run.log_file(run, Path(f"{name}.txt"), "pictures")
+mlflow_run.finish(run)
+print(run_id)
+"""
+
+
+class Server:
+    """An MLflow server with its store in `home`, which outlives it."""
+
+    def __init__(self, home: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.home, self.uri = home, f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        mlflow = str(Path(sys.executable).with_name("mlflow"))
+        line = [mlflow, "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        line += ["--backend-store-uri", f"sqlite:///{self.home / 'mlflow.db'}", "--serve-artifacts"]
+        line += ["--artifacts-destination", str(self.home / "artifacts")]
+        own = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes less
+        with open(self.home / "log.txt", "a") as log:
+            self.process = subprocess.Popen(
+                line, stdout=log, stderr=log, cwd=self.home, env=own, start_new_session=True
+            )
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                return urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError((self.home / "log.txt").read_text())
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # with its workers
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(running: Server) -> Server:
+    """One server for all tests of this file, since starting it takes seconds; each finds it running."""
+    if running.process.poll() is not None:
+        running.start()
+    mlflow_store.ask_again(running.uri)
+    return running
+
+
+def opened(uri: str, token: str) -> Run:
+    run_id = mlflow_run.open_run(uri=uri, name=token, token=token, parameters={}, tags={})
+    return Run(token, token, 0, "blackjack", "", run_id, uri)
+
+
+def points(run: Run, name: str) -> list[tuple[int, float]]:
+    """(step, value) of every point, a doubled one twice."""
+    found = mlflow_store.client(run.tracking_uri).get_metric_history(run.mlflow_run_id, name)
+    return sorted((point.step, point.value) for point in found)
+
+
+def artifacts(run: Run, folder: str = "") -> set[str]:
+    return {a.path for a in mlflow_store.client(run.tracking_uri).list_artifacts(run.mlflow_run_id, folder)}
+
+
+def made(folder: Path) -> Path:
+    """The folder of a stage's result."""
+    folder.mkdir(parents=True)
+    return folder
+
+
+def in_another_pod(folder: Path) -> Path:
+    """The folder as the next stage downloads it: elsewhere, and what this pod had is gone."""
+    return Path(shutil.move(folder, folder.with_name(f"{folder.name} downloaded")))
+
+
+def test_two_trainings_write_to_one_server_at_once(server: Server, tmp_path: Path) -> None:
+    pipe, names = subprocess.PIPE, ("first", "second")
+    trainings = [
+        subprocess.Popen([sys.executable, "-c", TRAINING, server.uri, name], stdin=pipe, stdout=pipe, stderr=pipe,
+                         text=True, cwd=tmp_path)
+        for name in names
+    ]  # fmt: skip
+    assert [training.stdout.readline() for training in trainings if training.stdout] == ["ready\n"] * 2
+    for training in trainings:
+        assert training.stdin
+        training.stdin.write("go\n")
+        training.stdin.flush()
+    said = [training.communicate(timeout=120) for training in trainings]
+    assert [training.returncode for training in trainings] == [0, 0] and [err for _, err in said] == ["", ""], said
+    mlflow = mlflow_store.client(server.uri)
+    for name, (out, _) in zip(names, said, strict=True):
+        run = Run(name, name, 3, "blackjack", "", out.strip(), server.uri)
+        record = mlflow.get_run(run.mlflow_run_id)
+        assert record.info.status == "FINISHED"
+        assert record.info.artifact_uri.startswith("mlflow-artifacts:")
+        assert record.data.params == {"seed": "3", "environment_url": ""}
+        assert points(run, "train/loss") == [(version, version / 4) for version in range(20)]
+        kept = mlflow.download_artifacts(run.mlflow_run_id, f"pictures/{name}.txt", str(tmp_path))
+        assert Path(kept).read_text() == name
+        config = mlflow.download_artifacts(run.mlflow_run_id, "config.json", str(tmp_path))
+        assert json.loads(Path(config).read_text()) == {"training": {"epochs": 4}}
+
+
+def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = opened(server.uri, "outage")
+    server.kill()
+    started = time.monotonic()
+    rollout = made(tmp_path / "rollout")
+    write_metrics(run, rollout, {"rollout/games": 96.0}, step=4)
+    rollout = in_another_pod(rollout)
+    policy = made(tmp_path / "policy")
+    write_metrics(run, policy, {"train/loss": 0.25}, step=4, sources=[rollout])
+    policy = in_another_pod(policy)
+    evaluation = made(tmp_path / "evaluation")
+    (evaluation / "choices.png").write_bytes(b"a picture")
+    (tmp_path / "curve.png").write_bytes(b"a curve")
+    mlflow_run.log_file(run, evaluation / "choices.png", "evaluations/00005")
+    mlflow_run.log_file(run, tmp_path / "curve.png", "pictures")
+    write_metrics(run, evaluation, {"eval/regret": 0.5}, step=5)
+    (tmp_path / "curve.png").unlink()
+    evaluation = in_another_pod(evaluation)
+    assert time.monotonic() - started < 10
+    away = int(time.time() * 1000)
+
+    server.start()
+    monkeypatch.setattr(mlflow_store, "PAUSE_SECONDS", 0)
+    mlflow_store.ask_again(run.tracking_uri)  # as in a pod, which knows nothing of the outage
+    later = made(tmp_path / "later")
+    write_metrics(run, later, {"train/loss": 0.125}, step=5, sources=[policy])
+    assert points(run, "rollout/games") == [(4, 96.0)]
+    assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
+    assert not (later / "_unsent.json").exists()
+    # An attempt before had sent it; what the report reads is there already.
+    outbox.send_rest(run, [policy, rollout, evaluation])
+    outbox.send_rest(run, [evaluation, later])
+    assert points(run, "rollout/games") == [(4, 96.0)]
+    assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
+    assert points(run, "eval/regret") == [(5, 0.5)]
+    assert artifacts(run, "evaluations/00005") == {"evaluations/00005/choices.png"}
+    assert artifacts(run, "pictures") == {"pictures/curve.png"}
+    (point,) = mlflow_store.client(server.uri).get_metric_history(run.mlflow_run_id, "rollout/games")
+    assert point.timestamp <= away  # when it was measured, not when it came
+
+    outbox.tell_what_is_missing(run, {"policy": policy})
+    shown = capsys.readouterr().out
+    assert shown.count(f"MLflow at {server.uri} is away") == shown.count("is there again") == 1
+    assert "lacks" not in shown
+
+
+def test_a_server_that_stays_away_is_named_with_what_it_lacks(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = opened(server.uri, "lost")
+    server.kill()
+    policy, evaluation = made(tmp_path / "policy"), made(tmp_path / "evaluation")
+    write_metrics(run, policy, {"train/loss": 0.25, "train/kl": 0.5}, step=4)
+    write_metrics(run, evaluation, {"eval/regret": 0.5}, step=5)
+    outbox.send_rest(run, [evaluation, policy])
+    mlflow_run.finish(run)
+    outbox.tell_what_is_missing(run, {"s3://bucket/5": evaluation, "s3://bucket/4": policy})
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "lacks" in line]
+    assert f"MLflow at {server.uri} lacks 3 records of this run" in line
+    assert "_unsent.json of s3://bucket/4 and 1 other folders" in line
+    (left,) = json.loads((policy / "_unsent.json").read_text())
+    assert (left["step"], left["metrics"]) == (4, {"train/loss": 0.25, "train/kl": 0.5})
+
+
+def test_a_server_that_never_answers_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW_HTTP_REQUEST_TIMEOUT
+
+    # What a stage waits, in seconds, and some for the start of a connection.
+    assert MLFLOW_HTTP_REQUEST_TIMEOUT.get() * (1 + MLFLOW_HTTP_REQUEST_MAX_RETRIES.get()) <= 20
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()  # and nobody accepts
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is ".*" \(no answer\); allowed: '):
+            opened(uri, "hangs")
+        assert time.monotonic() - started < 15
+        run, started = Run("hangs", "hangs", 0, "blackjack", "", "4be1", uri), time.monotonic()
+        folder = made(tmp_path / "policy")
+        for step in range(10):
+            write_metrics(run, folder, {"train/loss": 0.25}, step=step, sources=[folder])
+        assert time.monotonic() - started < 8
+    assert len(json.loads((folder / "_unsent.json").read_text())) == 10
+
+
+def test_what_another_run_left_in_a_folder_is_not_sent(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    first, other = opened(uri, "first"), opened(uri, "other")
+    left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
+    (tmp_path / "_unsent.json").write_text(json.dumps([entry.to_dict() for entry in left]))
+    outbox.send_rest(first, [tmp_path])
+    assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])
+
+
+def test_what_mlflow_refuses_ends_no_stage_and_holds_up_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = opened(f"sqlite:///{tmp_path / 'mlflow.db'}", "refused")
+    mlflow_run.log_metrics(run, {"train loss = 3": 0.5}, 0)
+    mlflow_store.ask_again(run.tracking_uri)
+    mlflow_run.log_metrics(run, {"train/loss": 0.5}, 0)
+    assert points(run, "train/loss") == [(0, 0.5)]
+    outbox.tell_what_is_missing(run, {})
+    assert "lacks 1 records" in capsys.readouterr().out
