@@ -18,6 +18,7 @@ from tasks.records import Sample, to_table
 from tasks.rollout.engine import Engine, open_engine
 from tasks.rollout.episodes import Episode, play
 from tasks.seeds import derived_seed, training_seed
+from tasks.watching import Watch, nobody
 
 
 def open_games(kind: EnvironmentKind, url: str) -> Games:
@@ -35,10 +36,12 @@ def play_in_waves(
     *,
     temperature: float,
     reply_seed: Callable[[int, int], int],
+    ended: Callable[[Sequence[Episode]], None] = lambda episodes: None,
 ) -> list[Episode]:
     """Play one game for each environment seed, `config.concurrent_games` of them at once.
 
-    `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`.
+    `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`. `ended` is
+    told of games as they end.
     """
     episodes: list[Episode] = []
     for first in range(0, len(seeds), config.concurrent_games):
@@ -52,6 +55,7 @@ def play_in_waves(
             max_tokens=config.max_tokens,
             max_turns=config.max_turns,
             sampling_seed=lambda game, turn, first=first: reply_seed(first + game, turn),
+            ended=ended,
         )
     return episodes
 
@@ -70,20 +74,35 @@ def groups_to_play(played: int, kept: int, config: RolloutConfig) -> int:
 
 
 def sample_batch(
-    policy: Path, config: RolloutConfig, *, environment: str, url: str, run_seed: int, iteration: int
+    policy: Path,
+    config: RolloutConfig,
+    *,
+    environment: str,
+    url: str,
+    run_seed: int,
+    iteration: int,
+    watch: Watch = nobody,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Play groups of `config.group_size` games until the rewards of `config.groups` of them differ, or
     `config.max_groups` were played; returns the batch, which holds them all, and its metrics.
 
     The same arguments give the same batch. Groups are numbered within the iteration; each has a deck of its own.
+    `watch` is told of the groups whose rewards differ.
     """
     started = time.perf_counter()
     kind = get_environment(environment, thinking=config.thinking)
     version = read_info(policy).version
     chat, engine = open_chat(policy, config.thinking), open_engine(policy, config)
     samples: list[Sample] = []
-    played = kept = near_misses = 0
+    played = kept = near_misses = done = 0
     earned = 0.0
+
+    def ended(episodes: Sequence[Episode]) -> None:
+        nonlocal done, earned
+        done, earned = done + len(episodes), earned + sum(e.earned for e in episodes)
+        speed = done / (time.perf_counter() - ready)
+        watch(kept, config.groups, f"{speed:,.0f} games/s  reward {earned / max(1, done):+.3f}")
+
     with closing(open_games(kind, url)) as games:
         ready = time.perf_counter()
         while wave := groups_to_play(played, kept, config):
@@ -99,6 +118,7 @@ def sample_batch(
                 reply_seed=lambda game, turn, first=members[0]: derived_seed(
                     "reply", run_seed, iteration, first + game, turn
                 ),
+                ended=ended,
             )
             new = [
                 sample
@@ -109,9 +129,9 @@ def sample_batch(
             ]
             samples += new
             near_misses += sum(e.near_miss for e in episodes)
-            earned += sum(e.earned for e in episodes)
             played += wave
             kept += _kept(new)
+            ended([])
         seconds = time.perf_counter() - ready
     metrics = {"rollout/groups": float(played), "rollout/groups_kept": float(kept), **_metrics(samples, seconds)}
     metrics["rollout/near_miss_share"] = near_misses / metrics["rollout/games"]

@@ -16,17 +16,20 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
     """Sample one batch of trajectories from `policy`."""
     from tasks.records import write_batch
     from tasks.rollout.rollout import sample_batch
+    from tasks.tracking import console
 
     with failing_loudly(run):
         started = time.time()
-        batch, metrics = sample_batch(
-            Path(policy.download()),
-            config,
-            environment=run.environment,
-            url=run.environment_url,
-            run_seed=run.seed,
-            iteration=iteration,
-        )
+        with console.bar(f"rollout {iteration}", "groups kept") as watch:
+            batch, metrics = sample_batch(
+                Path(policy.download()),
+                config,
+                environment=run.environment,
+                url=run.environment_url,
+                run_seed=run.seed,
+                iteration=iteration,
+                watch=watch,
+            )
         folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
         write_metrics(run, folder, metrics, step=iteration, carried={STARTED: started})
     return FlyteDirectory(str(folder))

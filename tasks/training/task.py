@@ -1,10 +1,9 @@
 """Flyte shell of the training stage."""
 
-import time
 from pathlib import Path
 from typing import NamedTuple
 
-from flytekit import task
+from flytekit import FlyteContextManager, task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.buffer.task import Window
@@ -45,29 +44,37 @@ def train(
     `sampler` is the policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
+    from tasks.history import carry_on, iteration_of
     from tasks.records import read_batch
+    from tasks.tracking import console
     from tasks.training.train import next_policy
 
+    execution = FlyteContextManager.current_context().execution_state
+    here = execution is not None and execution.is_local_execution()
     with failing_loudly(run):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
-        metrics = next_policy(
-            take([read_batch(folder) for folder in folders], window.group_ids),
-            Path(policy.download()),
-            Path(sampler.download()),
-            Path(state.download()) if state else None,
-            config,
-            run_token=run.token,
-            seed=run.seed,
-            iterations=iterations,
-            target=target,
-            target_state=new_state,
-        )
+        tables, before = [read_batch(folder) for folder in folders], Path(policy.download())
+        with console.bar(f"training policy {iteration + 1}", "steps") as watch:
+            metrics = next_policy(
+                take(tables, window.group_ids),
+                before,
+                Path(sampler.download()),
+                Path(state.download()) if state else None,
+                config,
+                run_token=run.token,
+                seed=run.seed,
+                iterations=iterations,
+                target=target,
+                target_state=new_state,
+                watch=watch,
+            )
         sampled = read_metrics(folders[-1])
         started = sampled.pop(STARTED)
         worked = sampled["time/rollout_s"] + sampled.get("time/reference_s", 0.0) + metrics["time/train_s"]
-        metrics["time/iteration_s"] = time.time() - started
+        metrics["time/iteration_s"] = console.seconds_here(started, worked, here=here)
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
         write_metrics(run, target, metrics, step=iteration)
-        show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
+        carry_on(before, target, iteration_of(tables[-1], {**sampled, **metrics}, iteration))
+        show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, metrics["time/iteration_s"])
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))
