@@ -126,14 +126,14 @@ def _page(
 def _cards(before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, str]]:
     """The headline: each number beside what it was and the optimum's."""
 
-    def card(name: str, key: str, half_width: str, best: str | None) -> dict[str, str]:
-        known = f", the optimum {best}" if best else ""
+    def card(name: str, key: str, half_width: str, best: str) -> dict[str, str]:
         shown, _, interval = console.value(after, key, half_width).partition(" ±")
         return {
             "name": name,
             "value": _minus(shown),
             "interval": interval,
-            "note": _minus(f"before {console.value(before, key, None)}{known}"),
+            "before": _minus(console.value(before, key, None)),
+            "optimum": _minus(best),
         }
 
     def optimum(key: str) -> str:
@@ -141,9 +141,9 @@ def _cards(before: Mapping[str, float], after: Mapping[str, float]) -> list[dict
 
     return [
         card("expected reward a game", "expected_reward", "expected_reward_ci95", optimum("expected_reward")),
-        card("regret", "regret", "regret_ci95", None),
+        card("regret", "regret", "regret_ci95", ""),
         card("games won", "win_rate", "win_rate_ci95", optimum("win_rate")),
-        card("decisions as the optimum's", "agreement", "agreement_ci95", None),
+        card("agreement", "agreement", "agreement_ci95", ""),
     ]
 
 
