@@ -133,17 +133,26 @@ def read_metrics(folder: Path) -> dict[str, float]:
     return json.loads((folder / METRICS).read_text())
 
 
-def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str, float], started: float) -> None:
-    """The console's line for one iteration."""
-    seconds = time.time() - started
+def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str, float], seconds: float) -> None:
+    """The console's line for one iteration, which took `seconds`."""
     console.iteration_line(
         version=version,
         iterations=iterations,
         reward=metrics["rollout/expected_reward"],
+        regret=_last_regret(run, version),
         kl=metrics.get("train/kl", 0.0),
         entropy=metrics.get("train/entropy", 0.0),
-        kept_share=1 - metrics["advantage/dropped_share"],
         games_per_second=metrics["rollout/games_per_s"],
         seconds=seconds,
-        seconds_left=seconds * (iterations - version),
+        seconds_left=console.pace.seconds_left(version, iterations, seconds),
     )
+
+
+def _last_regret(run: Run, version: int) -> tuple[int, float] | None:
+    """The newest policy below `version` with an evaluation in the run's folder, and its regret; on a cluster the
+    evaluations are elsewhere."""
+    folder = run_folder(run.name) / "evaluations"
+    evaluated = [path for path in sorted(folder.glob("*/evaluation.json")) if int(path.parent.name) < version]
+    if not evaluated:
+        return None
+    return int(evaluated[-1].parent.name), json.loads(evaluated[-1].read_text())["regret"]

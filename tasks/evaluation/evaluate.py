@@ -7,7 +7,7 @@ Axis: E games.
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -23,9 +23,26 @@ from tasks.rollout.engine import open_engine
 from tasks.rollout.episodes import Episode
 from tasks.rollout.rollout import open_games, play_in_waves
 from tasks.seeds import derived_seed, held_out_seeds
+from tasks.watching import Watch, nobody
 
 SAMPLED = 1024  # decks at most that are also played at the rollout's temperature
+OUTCOMES = ("won", "pushed", "lost", "invalid")
 Z95 = 1.959964  # the normal distribution's two-sided 95 % point
+
+
+@dataclass(frozen=True)
+class Example(Record):
+    """One game of an evaluation, for people to read.
+
+    Example: `Example(outcome="lost", reward=-1.0, sampled=False, messages=[{"role": "system", …}, {"role": "user",
+    "content": "Cards 10 6, hard 16. Dealer 10."}, {"role": "assistant", "content": "STAND"}], as_optimum=[False])`.
+    """
+
+    outcome: str  # won, pushed, lost or invalid
+    reward: float
+    sampled: bool  # at the rollout's temperature rather than greedily
+    messages: list[dict[str, str]]
+    as_optimum: list[bool | None]  # for each reply, whether the optimum does the same; None for an unreadable one
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,7 @@ class Evaluation(Record):
     sampled_expected_reward: float  # the first decks, played at the rollout's temperature
     players: dict[str, dict[str, float]] = field(default_factory=dict)  # the scripted players on the same decks
     choices: list[tuple[str, str, int, int]] = field(default_factory=list)  # row, column, decisions, of these HIT
+    examples: list[Example] = field(default_factory=list)  # one of each outcome that was met
 
 
 def share(values_E: np.ndarray) -> tuple[float, float]:
@@ -95,16 +113,33 @@ def scripted_rewards(environment: str, player: str, seed: int, games: int) -> np
 
 
 def evaluate_policy(
-    policy: Path, rollout: RolloutConfig, *, environment: str, url: str = "", games: int, seed: int
+    policy: Path,
+    rollout: RolloutConfig,
+    *,
+    environment: str,
+    url: str = "",
+    games: int,
+    seed: int,
+    watch: Watch = nobody,
 ) -> Evaluation:
-    """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum."""
+    """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum.
+
+    `watch` is told of the games that have ended.
+    """
     kind = get_environment(environment, thinking=rollout.thinking)
 
     def rewards(episodes: Sequence[Episode]) -> np.ndarray:
         return np.array([e.earned for e in episodes])
 
-    greedy = _episodes(policy, kind, rollout, url, games, seed, temperature=0.0)
-    sampled = _episodes(policy, kind, rollout, url, min(games, SAMPLED), seed, temperature=rollout.temperature)
+    again, done, reward = min(games, SAMPLED), 0, 0.0
+
+    def ended(episodes: Sequence[Episode]) -> None:
+        nonlocal done, reward
+        done, reward = done + len(episodes), reward + sum(e.earned for e in episodes)
+        watch(done, games + again, f"reward {reward / done:+.3f}" if 0 < done <= games else "")
+
+    greedy = _episodes(policy, kind, rollout, url, games, seed, ended, temperature=0.0)
+    sampled = _episodes(policy, kind, rollout, url, again, seed, ended, temperature=rollout.temperature)
     rewards_E = rewards(greedy)
     regret, regret_ci95 = share(scripted_rewards(environment, "optimum", seed, games) - rewards_E)
     invalid_rate, invalid_rate_ci95 = share(np.array([e.reward is None for e in greedy], dtype=np.float64))
@@ -123,11 +158,20 @@ def evaluate_policy(
         sampled_expected_reward=float(rewards(sampled).mean()),
         players={name: outcome(scripted_rewards(environment, name, seed, games)) for name in kind.players},
         choices=_choices(kind, greedy),
+        examples=_examples(kind, greedy, sampled),
     )
 
 
 def _episodes(
-    policy: Path, kind: EnvironmentKind, rollout: RolloutConfig, url: str, games: int, seed: int, temperature: float
+    policy: Path,
+    kind: EnvironmentKind,
+    rollout: RolloutConfig,
+    url: str,
+    games: int,
+    seed: int,
+    ended: Callable[[Sequence[Episode]], None],
+    *,
+    temperature: float,
 ) -> list[Episode]:
     engine, chat = open_engine(policy, rollout), open_chat(policy, rollout.thinking)
     with closing(open_games(kind, url)) as opened:
@@ -140,6 +184,7 @@ def _episodes(
             rollout,
             temperature=temperature,
             reply_seed=lambda game, turn: derived_seed("evaluation reply", seed, game, turn),
+            ended=ended,
         )
 
 
@@ -154,9 +199,34 @@ def _choices(kind: EnvironmentKind, episodes: Sequence[Episode]) -> list[tuple[s
     return [(row, column, met, hits) for (row, column), (met, hits) in sorted(counts.items())]
 
 
+def _examples(kind: EnvironmentKind, greedy: Sequence[Episode], sampled: Sequence[Episode]) -> list[Example]:
+    """Of each outcome the first game, rather one with several replies, and rather a greedy one."""
+    found: dict[str, Example] = {}
+    for least in (2, 1):
+        for episodes in (greedy, sampled):
+            for episode in episodes:
+                outcome = _outcome(episode)
+                if outcome in found or (episode.turns < least and outcome != "invalid"):
+                    continue
+                found[outcome] = Example(
+                    outcome=outcome,
+                    reward=episode.earned,
+                    sampled=episodes is sampled,
+                    messages=episode.present.messages,
+                    as_optimum=[None if a is None else kind.is_optimal(seen, a) for seen, a in episode.decisions],
+                )
+    return [found[outcome] for outcome in OUTCOMES if outcome in found]
+
+
+def _outcome(episode: Episode) -> str:
+    if episode.reward is None:
+        return "invalid"
+    return OUTCOMES[0 if episode.reward > 0 else 1 if episode.reward == 0 else 2]
+
+
 def numbers(evaluation: Evaluation) -> dict[str, float]:
-    """The evaluation's own numbers by name, without the scripted players and the choices."""
-    skipped = ("policy_version", "players", "choices")
+    """The evaluation's own numbers by name, without the scripted players, the choices and the examples."""
+    skipped = ("policy_version", "players", "choices", "examples")
     return {name: float(value) for name, value in asdict(evaluation).items() if name not in skipped}
 
 

@@ -1,33 +1,69 @@
-"""What people see of a training: evaluation.json and heat map of one policy, summary and curves of the whole run."""
+"""What people see of a training: evaluation.json and heat map of one policy, summary, pictures and report.html of the
+whole run."""
 
 import itertools
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.config import RolloutConfig, Run
 from tasks.environments.catalog import get_environment
-from tasks.evaluation import pictures
 from tasks.evaluation.evaluate import Evaluation, evaluate_policy, heat_map_cells, numbers
+from tasks.evaluation.page import Origin, Picture, evaluation_page, report_page, table_columns
+from tasks.evaluation.pictures import (
+    DARK,
+    LIGHT,
+    Theme,
+    choice_heat_map,
+    distributions,
+    learning_curve,
+    png,
+    save,
+    stage_times,
+)
 from tasks.folders import run_folder, shown, written_whole
+from tasks.history import Iteration, read_history
+from tasks.policy.checkpoint import read_info
 from tasks.tracking import console, mlflow_run
+from tasks.tracking.mlflow_store import client
+from tasks.watching import Watch, nobody
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES, REPORT = "pictures", "report.html"
 SEEN = 0.1  # the share of unreadable replies from which on they have a panel in the learning curve
 STAGES = ("rollout", "reference", "train", "overhead")
 
 
 def evaluate_into(
-    folder: Path, policy: Path, rollout: RolloutConfig, *, environment: str, url: str, games: int, seed: int
+    folder: Path,
+    policy: Path,
+    rollout: RolloutConfig,
+    *,
+    environment: str,
+    url: str,
+    games: int,
+    seed: int,
+    watch: Watch = nobody,
 ) -> Evaluation:
     """Evaluate `policy`; write evaluation.json and choices.png into `folder`."""
-    evaluation = evaluate_policy(policy, rollout, environment=environment, url=url, games=games, seed=seed)
+    evaluation = evaluate_policy(policy, rollout, environment=environment, url=url, games=games, seed=seed, watch=watch)
     cells = heat_map_cells(get_environment(environment), evaluation)
     title = f"Policy {evaluation.policy_version}: what it does, beside the optimum"
     with written_whole(folder) as new:
         (new / "evaluation.json").write_text(json.dumps(asdict(evaluation), indent=1) + "\n")
-        pictures.save(pictures.choice_heat_map(cells, title), new / "choices.png")
+        save(choice_heat_map(cells, title), new / "choices.png")
     return evaluation
+
+
+def evaluation_deck(folder: Path) -> str:
+    """What `evaluate_into` wrote, as a page."""
+    alt = "What the policy does in each situation, beside the optimum; frames mark where they disagree."
+    return evaluation_page(read_evaluation(folder), [Picture(alt, (folder / "choices.png").read_bytes())])
 
 
 def read_evaluation(folder: Path) -> Evaluation:
@@ -35,20 +71,18 @@ def read_evaluation(folder: Path) -> Evaluation:
     return Evaluation.from_json((folder / "evaluation.json").read_text())
 
 
-def table_columns(evaluation: Evaluation) -> dict[str, float]:
-    """An evaluation with its optimum's numbers beside it, as the console's table takes them."""
-    optimum = {f"optimum_{name}": value for name, value in evaluation.players["optimum"].items()}
-    return numbers(evaluation) | optimum
-
-
 def write_report(run: Run, evaluations: list[Path], policy: Path, iterations: int) -> Path:
-    """Write summary.json and pictures into the run's folder and MLflow, print the table, finish the MLflow run."""
-    found = [read_evaluation(folder) for folder in evaluations]
+    """Write summary.json, report.html and pictures into the run's folder and MLflow, print the table, finish the MLflow
+    run; returns the summary's path."""
+    found, history = [read_evaluation(folder) for folder in evaluations], read_history(policy)
     first, last = found[0], found[-1]
     folder = run_folder(run.name)
-    games = [int(value) for _, value in mlflow_run.metric_history(run, "rollout/games")]
-    played = [0, *itertools.accumulate(games)]
-    _draw(run, folder, found, played)
+    played = [0, *itertools.accumulate(iteration.games for iteration in history)]
+    drawn = _draw(run, found, history, played)
+    for name, picture in drawn.items():
+        path = folder / PICTURES / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(picture.light)
     summary: Mapping[str, object] = {
         "expected_reward": last.expected_reward,
         "expected_reward_ci95": last.expected_reward_ci95,
@@ -67,35 +101,62 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, iterations: in
     }
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=1) + "\n")
-    for name in ("summary.json", "learning_curve.png", "stage_times.png", "choices.png"):
+    page = report_page(run, found, played, list(drawn.values()), read_info(policy), _origin(run), time.time())
+    (folder / REPORT).write_text(page)
+    for name in ("summary.json", REPORT):
         mlflow_run.log_file(run, folder / name)
+    for name in drawn:
+        mlflow_run.log_file(run, folder / PICTURES / f"{name}.png", PICTURES)
     mlflow_run.finish(run)
-    console.summary_table(table_columns(first), table_columns(last), shown(policy), "make ui")
+    console.summary_table(table_columns(first), table_columns(last), shown(policy), "make ui", shown(folder / REPORT))
     return path
 
 
-def _draw(run: Run, folder: Path, evaluations: list[Evaluation], played: list[int]) -> None:
-    """`played` are the games before policy version 0, 1, …"""
+def _origin(run: Run) -> Origin | None:
+    """What MLflow keeps of how the run was started; None when it cannot be asked: a report can do without."""
+    try:
+        known = client(run.tracking_uri).get_run(run.mlflow_run_id)
+    except Exception:  # whatever went wrong, there was no answer
+        return None
+    return Origin(known.data.params, known.data.tags, known.info.start_time / 1000)
+
+
+def _draw(
+    run: Run, evaluations: list[Evaluation], history: Sequence[Iteration], played: list[int]
+) -> dict[str, Picture]:
+    """The pictures of a run by the names of their files. `played` are the games before policy version 0, 1, …"""
     points = [{**numbers(e), "version": e.policy_version, "games": played[e.policy_version]} for e in evaluations]
     players = evaluations[-1].players
     references = {name.replace("_", " "): player["expected_reward"] for name, player in players.items()}
-
-    def by_games(metric: str) -> list[tuple[float, float]]:
-        return [(played[step + 1], value) for step, value in mlflow_run.metric_history(run, metric)]
-
-    unreadable = by_games("rollout/invalid_share")
-    curve = pictures.learning_curve(
-        points,
-        references,
-        f"{run.name}: learning {run.environment}",
-        by_games("rollout/expected_reward"),
-        unreadable if max((share for _, share in unreadable), default=0.0) > SEEN else [],
-    )
-    pictures.save(curve, folder / "learning_curve.png")
-    times = {stage: [v for _, v in mlflow_run.metric_history(run, f"time/{stage}_s")] for stage in STAGES}
-    times = {stage: seconds for stage, seconds in times.items() if seconds}
-    pictures.save(pictures.stage_times(times), folder / "stage_times.png")
+    training = [(played[i + 1], iteration.expected_reward) for i, iteration in enumerate(history)]
+    unreadable = [(played[i + 1], iteration.invalid_share) for i, iteration in enumerate(history)]
+    if max((share for _, share in unreadable), default=0.0) <= SEEN:
+        unreadable = []
+    stages = [stage for stage in STAGES if any(stage in iteration.seconds for iteration in history)]
+    times = {stage: [iteration.seconds.get(stage, 0.0) for iteration in history] for stage in stages}
     cells = heat_map_cells(get_environment(run.environment), evaluations[-1])
-    pictures.save(
-        pictures.choice_heat_map(cells, f"{run.name}: the last policy beside the optimum"), folder / "choices.png"
-    )
+    versions = [iteration.iteration for iteration in history]
+    rewards, tokens = [i.rewards for i in history], [i.tokens for i in history]
+    turns = [i.turns for i in history]
+    named: dict[str, tuple[str, Callable[[Theme], Figure]]] = {
+        "learning_curve": (
+            "Expected reward a game against games played: held-out decks with their 95 % band, the games of the "
+            "training, and other players.",
+            lambda theme: learning_curve(
+                points, references, f"{run.name}: learning {run.environment}", training, unreadable, theme
+            ),
+        ),
+        "choices": (
+            "What the last policy does in each situation, beside the optimum; frames mark where they disagree.",
+            lambda theme: choice_heat_map(cells, f"{run.name}: the last policy beside the optimum", theme),
+        ),
+        "distributions": (
+            "Rewards, replies and sampled tokens of the games of the training, for each policy version.",
+            lambda theme: distributions(versions, rewards, tokens, turns, theme=theme),
+        ),
+        "stage_times": (
+            "Seconds of each iteration by stage, evaluations left out.",
+            lambda theme: stage_times(times, theme=theme),
+        ),
+    }
+    return {name: Picture(alt, png(draw(LIGHT)), png(draw(DARK))) for name, (alt, draw) in named.items()}

@@ -76,10 +76,12 @@ def play(
     max_tokens: int,
     max_turns: int,
     sampling_seed: Callable[[int, int], int],
+    ended: Callable[[Sequence[Episode]], None] = lambda episodes: None,
 ) -> list[Episode]:
     """Play one game for each environment seed, to its end.
 
-    `sampling_seed(game, turn)` gives the seed with which a reply is sampled. An unreadable reply ends its game as
+    `sampling_seed(game, turn)` gives the seed with which a reply is sampled; `ended` is told of the games that each
+    turn ended. An unreadable reply ends its game as
     "invalid", one that `max_tokens` cut as "length", and a game that is not over after `max_turns` replies ends as
     "max_turns". Raises ValueError when the environment ends a game without a finite reward.
     """
@@ -113,7 +115,7 @@ def play(
             else:
                 actions[game] = action
         observations = games.step(actions)
-        open_games = []
+        played, open_games = open_games, []
         for game, observation in observations.items():
             episode = episodes[game]
             if observation.done:
@@ -129,6 +131,7 @@ def play(
             else:
                 _go_on(episode, chat, agent.follow_up(observation))
                 open_games.append(game)
+        ended([episodes[game] for game in played if episodes[game].finish_reason])
     return episodes
 
 

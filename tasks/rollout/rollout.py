@@ -24,6 +24,7 @@ from tasks.records import Sample, to_table, trajectory_numbers, with_column
 from tasks.rollout.engine import Engine, open_engine
 from tasks.rollout.episodes import FORFEIT, Episode, play
 from tasks.seeds import derived_seed, training_seed
+from tasks.watching import Watch, nobody
 
 NEAR_MISS = pa.field("near_miss", pa.bool_())  # of a game; a column of what was played, not of the batch
 
@@ -43,10 +44,12 @@ def play_in_waves(
     *,
     temperature: float,
     reply_seed: Callable[[int, int], int],
+    ended: Callable[[Sequence[Episode]], None] = lambda episodes: None,
 ) -> list[Episode]:
     """Play one game for each environment seed, `config.concurrent_games` of them at once.
 
-    `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`.
+    `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`. `ended` is
+    told of games as they end.
     """
     episodes: list[Episode] = []
     for first in range(0, len(seeds), config.concurrent_games):
@@ -60,6 +63,7 @@ def play_in_waves(
             max_tokens=config.max_tokens,
             max_turns=config.max_turns,
             sampling_seed=lambda game, turn, first=first: reply_seed(first + game, turn),
+            ended=ended,
         )
     return episodes
 
@@ -88,8 +92,12 @@ class Player:
     url: str
     run_seed: int
     iteration: int
+    watch: Watch = nobody  # told of the groups so far whose rewards differ
     setup_s: float = 0.0  # seconds until engine and environment were open
     play_s: float = 0.0  # seconds that games took since
+    _kept: int = 0
+    _games: int = 0
+    _earned: float = 0.0
     _opened: tuple[int, Chat, Engine, EnvironmentKind, Games] | None = None
     _closing: ExitStack = field(default_factory=ExitStack)
 
@@ -98,6 +106,14 @@ class Player:
         version, chat, engine, kind, games = self._opened or self._open()
         started = time.perf_counter()
         size = self.config.group_size
+
+        def ended(episodes: Sequence[Episode]) -> None:
+            self._games += len(episodes)
+            self._earned += sum(e.earned for e in episodes)
+            speed = self._games / (self.play_s + time.perf_counter() - started)
+            reward = self._earned / max(1, self._games)
+            self.watch(self._kept, self.config.groups, f"{speed:,.0f} games/s  reward {reward:+.3f}")
+
         members = [(group, member) for group in groups for member in range(size)]
         episodes = play_in_waves(
             engine,
@@ -110,6 +126,7 @@ class Player:
             reply_seed=lambda game, turn: derived_seed(
                 "reply", self.run_seed, self.iteration, members[game][0] * size + members[game][1], turn
             ),
+            ended=ended,
         )
         samples, near_misses = [], []
         for (group, member), episode in zip(members, episodes, strict=True):
@@ -117,6 +134,8 @@ class Player:
             samples += rows
             near_misses += [episode.near_miss] * len(rows)
         played = with_column(to_table(samples), NEAR_MISS, near_misses)
+        self._kept += groups_kept(played)
+        ended([])
         self.play_s += time.perf_counter() - started
         return played
 
@@ -153,14 +172,22 @@ def play_until_decided(
 
 
 def sample_batch(
-    policy: Path, config: RolloutConfig, *, environment: str, url: str, run_seed: int, iteration: int
+    policy: Path,
+    config: RolloutConfig,
+    *,
+    environment: str,
+    url: str,
+    run_seed: int,
+    iteration: int,
+    watch: Watch = nobody,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Play groups of `config.group_size` games until the rewards of `config.groups` of them differ, or
     `config.max_groups` were played; returns the batch, which holds them all, and its metrics.
 
     The same arguments give the same batch. Groups are numbered within the iteration; each has a deck of its own.
+    `watch` is told of the groups whose rewards differ.
     """
-    with closing(Player(policy, config, environment, url, run_seed, iteration)) as player:
+    with closing(Player(policy, config, environment, url, run_seed, iteration, watch)) as player:
         games, _ = play_until_decided(range(config.max_groups), config, player.play)
     return games.drop([NEAR_MISS.name]), batch_metrics(games, player.play_s, player.setup_s)
 

@@ -51,18 +51,20 @@ def shards_of(workers: int, needed: int) -> ArrayNodeMapTask:
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
     from tasks.rollout.rollout import sample_batch
+    from tasks.tracking import console
 
     with failing_loudly(run, "rollout"):
         started = time.time()
-        sampler = Path(policy.download())
-        batch, metrics = sample_batch(
-            sampler,
-            config,
-            environment=run.environment,
-            url=run.environment_url,
-            run_seed=run.seed,
-            iteration=iteration,
-        )
+        with console.bar(f"rollout {iteration}", "groups kept") as watch:
+            batch, metrics = sample_batch(
+                Path(policy.download()),
+                config,
+                environment=run.environment,
+                url=run.environment_url,
+                run_seed=run.seed,
+                iteration=iteration,
+                watch=watch,
+            )
         return _written(run, batch, metrics, policy, iteration, started)
 
 

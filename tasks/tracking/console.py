@@ -1,19 +1,26 @@
 """What a person watches while a training runs: a line an event, and one table at the end, on stdout.
 
-On a terminal with colours; through a pipe plain text, so that a log file holds no control characters.
+On a terminal with colours, and a bar inside long stages; through a pipe plain text, so that a log file holds no
+control characters.
 """
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from tasks.watching import Watch, nobody
+
 STARTED_AT = "GRPO_STARTED_AT"  # the variable that tells ranks when the process that starts them began
 STARTED = float(os.environ.get(STARTED_AT, time.monotonic()))  # of this module, which a workflow imports first
+PACE_WINDOW = 9  # ends of iterations, from which the time left is told
 LINE_WIDTH = 120  # through a pipe, where there is no width to ask for
 
 # Rows of the summary: label, key, key of the 95 % half-width, and what the optimum has by definition.
@@ -34,31 +41,86 @@ def stage(message: str) -> None:
     _line(Text.assemble(_elapsed(), (message, "bold")))
 
 
+@contextlib.contextmanager
+def bar(what: str, unit: str) -> Iterator[Watch]:
+    """A bar while a long stage runs, gone when it ends: `training policy 4  ━━━━╸──── 31/64 steps  loss -0.0021`.
+
+    Only on a terminal: in a pod, through a pipe and on several ranks nothing is drawn.
+    """
+    console = _console()
+    if not sys.stdout.isatty() or console.is_dumb_terminal or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        yield nobody
+        return
+    columns = (
+        TextColumn("{task.description}", style="bold"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
+        TextColumn("{task.fields[note]}", style="dim"),
+        TimeRemainingColumn(compact=True),
+    )
+    # Four times a second is enough to see it move, and costs the stage nothing that can be measured.
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(what, total=1, visible=False, unit=unit, note="")
+
+        def watch(done: float, total: float, note: str) -> None:
+            progress.update(task, completed=done, total=total, note=note, visible=True)
+
+        yield watch
+
+
+class Pace:
+    """How fast iterations follow each other in this process: what an interrupted run did before does not count."""
+
+    def __init__(self) -> None:
+        self.ends: deque[tuple[int, float]] = deque(maxlen=PACE_WINDOW)
+
+    def seconds_left(self, version: int, iterations: int, seconds: float) -> float:
+        """From the last iterations that ended here, with the evaluations between them; of the first, which took
+        `seconds`, from that one alone. Policy `version` was just made."""
+        if self.ends and version <= self.ends[-1][0]:
+            self.ends.clear()  # another run
+        self.ends.append((version, time.monotonic()))
+        (first, begin), (last, end) = self.ends[0], self.ends[-1]
+        return (end - begin if last > first else seconds) / max(1, last - first) * (iterations - version)
+
+
+pace = Pace()
+
+
+def seconds_here(started: float, worked: float, *, here: bool) -> float:
+    """Seconds that an iteration took whose rollout began at `started`, seconds since 1970, and whose stages worked
+    for `worked` seconds.
+
+    `here`: all its stages run in this process, one by one. Then the pause of a run that was killed between two of
+    them does not count: it lies before this process began. On a cluster, where each stage has a process, it does.
+    """
+    wall = time.time() - started
+    return max(worked, min(wall, time.monotonic() - STARTED)) if here else wall
+
+
 def iteration_line(
     *,
     version: int,
     iterations: int,
     reward: float,
+    regret: tuple[int, float] | None,
     kl: float,
     entropy: float,
-    kept_share: float,
     games_per_second: float,
     seconds: float,
     seconds_left: float,
-    reward_se: float | None = None,
 ) -> None:
     """One line an iteration: `version` is the policy it made, `reward` the mean of the games it learned from.
 
-    `reward_se` is a standard error; the line shows the 95 % half-width. `kept_share` is the share of groups
-    whose rewards differ, the ones that carry a gradient.
+    `regret` is that of the last evaluation, and the policy it was of; None where this process knows of none.
     """
-    spread = "" if reward_se is None else f" ±{1.96 * reward_se:.3f}"
     width = len(str(iterations))
+    known = "" if regret is None else f"  regret {regret[1]:.3f} at {regret[0]}"
     _line(
         Text.assemble(
             _elapsed(),
             (f"policy {version:>{width}}/{iterations}", "bold cyan"),
-            f"  reward {reward:+.3f}{spread}  KL {kl:.4f}  entropy {entropy:.3f}  kept {kept_share:4.0%}",
+            f"  reward {reward:+.3f}{known}  KL {kl:.4f}  entropy {entropy:.3f}",
             (f"  {games_per_second:>5,.0f} games/s {seconds:>6.1f} s  left {clock(seconds_left)}", "dim"),
         )
     )
@@ -67,7 +129,7 @@ def iteration_line(
 def evaluation_line(version: int, summary: Mapping[str, float]) -> None:
     """One line an evaluation; the keys of `summary` are those of ROWS."""
     parts = [
-        f"{label} {_value(summary, key, half_width)}"
+        f"{label} {value(summary, key, half_width)}"
         for label, key, half_width, _ in ROWS
         if key in ("expected_reward", "win_rate", "regret", "invalid_rate") and key in summary
     ]
@@ -81,15 +143,16 @@ def lines(texts: Iterable[Text]) -> None:
         _line(text)
 
 
-def summary_table(before: Mapping[str, float], after: Mapping[str, float], policy: str, ui_command: str) -> None:
-    """The table at the end: before, after, the optimum; then where the policy lies and how to see the curves.
+def summary_table(before: Mapping[str, float], after: Mapping[str, float], policy: str, ui: str, report: str) -> None:
+    """The table at the end: before, after, the optimum; then where policy and report lie and how to see the curves.
 
     `before` and `after` have the keys of ROWS, rates as shares; `after` may also hold the optimum's results,
     as `optimum_expected_reward`, `optimum_win_rate` and so on. A row that neither has is left out.
     """
     _table({"before": before, "after": after}, after)
     _line(Text(f"policy  {policy}"))
-    _line(Text(f"curves  {ui_command}"))
+    _line(Text(f"report  {report}"))
+    _line(Text(f"curves  {ui}"))
 
 
 def evaluation_table(policy: Mapping[str, float], players: Mapping[str, Mapping[str, float]], where: str) -> None:
@@ -100,17 +163,24 @@ def evaluation_table(policy: Mapping[str, float], players: Mapping[str, Mapping[
     _line(Text(f"details  {where}"))
 
 
+def table_rows(columns: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float]) -> Sequence[Sequence[str]]:
+    """A row for each of ROWS that a column knows: its label, a cell a column, and the optimum's."""
+    rows = []
+    for label, key, half_width, ideal in ROWS:
+        if any(key in found for found in columns.values()):
+            best = optimum.get(f"optimum_{key}", ideal)
+            cells = [value(found, key, half_width) for found in columns.values()]
+            rows.append([label, *cells, "-" if best is None else value({key: best}, key, None)])
+    return rows
+
+
 def _table(columns: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float]) -> None:
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("")
     for column in (*columns, "optimum"):
         table.add_column(column, justify="right")
-    for label, key, half_width, ideal in ROWS:
-        if all(key not in found for found in columns.values()):
-            continue
-        best = optimum.get(f"optimum_{key}", ideal)
-        values = [_value(found, key, half_width) for found in columns.values()]
-        table.add_row(label, *values, "-" if best is None else _value({key: best}, key, None))
+    for row in table_rows(columns, optimum):
+        table.add_row(*row)
     console = _console()
     console.print()
     console.print(table)
@@ -124,7 +194,8 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _value(summary: Mapping[str, float], key: str, half_width: str | None) -> str:
+def value(summary: Mapping[str, float], key: str, half_width: str | None) -> str:
+    """A number as people read it, with its interval where there is one; "-" where there is no number."""
     if key not in summary:
         return "-"
     form = ".1%" if "rate" in key or key == "agreement" else ".3f"

@@ -8,13 +8,12 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flytekit import PythonFunctionTask, task
+from flytekit import FlyteContextManager, PythonFunctionTask, task
 from flytekit.exceptions.user import FlyteUserRuntimeException
 from flytekit.extend import IgnoreOutputs, TaskPlugins
 from flytekit.types.directory import FlyteDirectory
@@ -162,35 +161,41 @@ def train(
     policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
+    from tasks.history import carry_on, iteration_of
     from tasks.lineage.records import source_of
     from tasks.lineage.training import record_training
     from tasks.peak_memory import peak_memory
     from tasks.records import read_batch
+    from tasks.tracking import console
     from tasks.training.ranks import is_first, leave
     from tasks.training.train import next_policy
 
+    execution = FlyteContextManager.current_context().execution_state
+    here = execution is not None and execution.is_local_execution()
     with failing_loudly(run, "train"):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
         tables, before = [read_batch(folder) for folder in folders], Path(policy.download())
         rows = take(tables, window.group_ids)
-        metrics = next_policy(
-            rows,
-            before,
-            Path(sampler.download()),
-            Path(state.download()) if state else None,
-            replace(config, training=training),
-            run_token=run.token,
-            seed=run.seed,
-            iterations=iterations,
-            target=target,
-            target_state=new_state,
-        )
+        with console.bar(f"training policy {iteration + 1}", "steps") as watch:
+            metrics = next_policy(
+                rows,
+                before,
+                Path(sampler.download()),
+                Path(state.download()) if state else None,
+                replace(config, training=training),
+                run_token=run.token,
+                seed=run.seed,
+                iterations=iterations,
+                target=target,
+                target_state=new_state,
+                watch=watch,
+            )
         if is_first():
             sampled = read_metrics(folders[-1])
             started = sampled.pop(STARTED)
             worked = sampled["time/rollout_s"] + sampled.get("time/reference_s", 0.0) + metrics["time/train_s"]
-            metrics["time/iteration_s"] = time.time() - started
+            metrics["time/iteration_s"] = console.seconds_here(started, worked, here=here)
             metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
             passed = config.training.epochs * len(rows["token_ids"].combine_chunks().flatten())
             metrics |= {
@@ -198,9 +203,10 @@ def train(
                 **window.metrics,
                 **peak_memory("train"),
             }
+            carry_on(before, target, iteration_of(tables[-1], {**sampled, **metrics}, iteration))
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
             record_training(run, target, source_of(policy), trained_on, window.group_ids)
             write_metrics(run, target, metrics, step=iteration, sources=[folders[-1], before])
-            show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, started)
+            show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, metrics["time/iteration_s"])
         leave()
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))

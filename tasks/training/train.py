@@ -24,6 +24,7 @@ from tasks.training.packing import Ragged, by_prompt, flat
 from tasks.training.ranks import is_first, written_by_all
 from tasks.training.rows import Rows
 from tasks.training.trainer import Loss, Trainer, for_scoring, resume, retire
+from tasks.watching import Watch, nobody
 
 STEPS = "_steps.csv"  # beside the weights: what every optimizer step measured
 
@@ -40,12 +41,13 @@ def next_policy(
     iterations: int,
     target: Path,
     target_state: Path,
+    watch: Watch = nobody,
 ) -> dict[str, float]:
     """Train `policy` on `window`; write the next version to `target` and the trainer's state to `target_state`.
 
     `sampler` is the policy that sampled the newest batch: `policy` itself, or with lag 1 an older one. `state` is what
-    the stage before left, None for the first. Nothing is written when the training fails. All ranks call it; what
-    they return is the same, but for the seconds.
+    the stage before left, None for the first. Nothing is written when the training fails. `watch` is told of the
+    optimizer steps. All ranks call it; what they return is the same, but for the seconds.
     """
     info, temperature = read_info(policy), config.rollout.temperature
     trainer = resume(
@@ -64,7 +66,7 @@ def next_policy(
     check_fits(window, config.training.seq_len)
     metrics = mismatch(scorer, window, config.algorithm, policy_version=sampled_by.version)
     del scorer
-    found, steps = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed)
+    found, steps = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed, watch=watch)
     metrics |= {**found, "time/train_s": time.perf_counter() - started}
     with written_by_all(target_state) as folder:
         trainer.save_state(folder)
@@ -79,7 +81,13 @@ def next_policy(
 
 
 def train_on(
-    window: pa.Table, trainer: Trainer, algorithm: AlgorithmConfig, *, policy_version: int, seed: int
+    window: pa.Table,
+    trainer: Trainer,
+    algorithm: AlgorithmConfig,
+    *,
+    policy_version: int,
+    seed: int,
+    watch: Watch = nobody,
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
     """Take `epochs` passes over the trajectories of `window` in minibatches.
 
@@ -97,7 +105,8 @@ def train_on(
         )
     loss = window_loss(window, data, trainer, algorithm)
     steps: list[dict[str, float]] = []
-    for epoch, number, members in minibatches(data, config, seed=seed, policy_version=policy_version):
+    planned = list(minibatches(data, config, seed=seed, policy_version=policy_version))
+    for epoch, number, members in planned:
         try:
             result = trainer.step(data, members.tolist(), loss)
         except FloatingPointError as error:
@@ -108,6 +117,7 @@ def train_on(
         square = result.pop("ratio_square")
         result["ess_share"] = result["ratio_mean"] ** 2 / square if square else math.nan
         steps.append({"epoch": epoch, "minibatch": number, "learning_rate": trainer.learning_rate, **result})
+        watch(len(steps), len(planned), f"loss {result['loss']:+.4f}")
     measured: dict[str, list[float]] = defaultdict(list)
     for step in steps:
         for name, value in step.items():

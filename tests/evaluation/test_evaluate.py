@@ -106,6 +106,22 @@ def test_the_choices_are_what_was_met(tiny_policy: Path) -> None:
     assert share == hits / met and optimum_hits == (kind.best_moves()[row, column] == "HIT")
 
 
+def test_an_example_of_each_outcome_is_kept(tiny_policy: Path, newborn_policy: Path) -> None:
+    found = evaluated(tiny_policy)
+    outcomes = [example.outcome for example in found.examples]
+    met = [("won", found.win_rate), ("pushed", found.push_rate), ("lost", found.loss_rate - found.invalid_rate)]
+    assert {outcome for outcome, rate in met if rate > 0} <= set(outcomes)
+    assert len(set(outcomes)) == len(outcomes)
+    for example in found.examples:
+        said = [message["content"] for message in example.messages if message["role"] == "assistant"]
+        assert len(said) == len(example.as_optimum) and example.messages[0]["role"] == "system"
+        assert (example.outcome == "won") == (example.reward > 0)
+        assert (example.as_optimum[-1] is None) == (example.outcome == "invalid")
+        assert all(reply in ("HIT", "STAND") for reply in said[: -1 if example.outcome == "invalid" else None])
+    (lost,) = evaluated(newborn_policy).examples
+    assert (lost.outcome, lost.reward, lost.sampled, lost.as_optimum) == ("invalid", -1, False, [None])
+
+
 def test_the_same_seed_gives_the_same_numbers(tiny_policy: Path) -> None:
     found = evaluated(tiny_policy)
     assert evaluated(tiny_policy) == found

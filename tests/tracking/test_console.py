@@ -1,6 +1,12 @@
 """What a person sees, through a pipe and on a terminal."""
 
+import os
+import pty
+import re
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -26,16 +32,15 @@ def everything() -> None:
         version=7,
         iterations=60,
         reward=-0.18,
-        reward_se=0.01,
+        regret=(4, 0.1234),
         kl=0.0123,
         entropy=0.42,
-        kept_share=0.34,
         games_per_second=1842.4,
         seconds=3.14,
         seconds_left=3751,
     )
     console.evaluation_line(7, AFTER)
-    console.summary_table(BEFORE, AFTER, "runs/monday/policy-" + "0" * 150, "make ui")
+    console.summary_table(BEFORE, AFTER, "runs/monday/policy-" + "0" * 150, "make ui", "runs/monday/report.html")
 
 
 def test_through_a_pipe_there_are_no_control_characters(
@@ -47,12 +52,12 @@ def test_through_a_pipe_there_are_no_control_characters(
     assert [c for c in out if c != "\n" and not c.isprintable()] == []
     lines = out.splitlines()
     assert lines[0].endswith("policy 0: [tiny] is made")
-    assert "policy  7/60  reward -0.180 ±0.020  KL 0.0123  entropy 0.420  kept  34%" in lines[1]
+    assert "policy  7/60  reward -0.180  regret 0.123 at 4  KL 0.0123  entropy 0.420" in lines[1]
     assert lines[1].endswith("1,842 games/s    3.1 s  left 1:02:31")
     assert "evaluation of policy 7" in lines[2]
     assert lines[3] == ""  # so each of the three events was one line
     assert "policy  runs/monday/policy-" + "0" * 150 in lines  # a path stays whole, to be copied
-    assert lines[-1] == "curves  make ui"
+    assert lines[-2:] == ["report  runs/monday/report.html", "curves  make ui"]
 
 
 def test_on_a_terminal_there_are_colours(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +69,7 @@ def test_on_a_terminal_there_are_colours(capsys: pytest.CaptureFixture[str], mon
 
 
 def test_the_table_sets_before_beside_after_and_the_optimum(capsys: pytest.CaptureFixture[str]) -> None:
-    console.summary_table(BEFORE, AFTER, "p", "make ui")
+    console.summary_table(BEFORE, AFTER, "p", "make ui", "r")
     rows = {
         cells[0].strip(): [cell.strip() for cell in cells[1:]]
         for line in capsys.readouterr().out.splitlines()
@@ -77,7 +82,7 @@ def test_the_table_sets_before_beside_after_and_the_optimum(capsys: pytest.Captu
 
 
 def test_a_row_that_an_environment_does_not_know_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    console.summary_table({"expected_reward": 0.1}, {"expected_reward": 0.2}, "p", "make ui")
+    console.summary_table({"expected_reward": 0.1}, {"expected_reward": 0.2}, "p", "make ui", "r")
     out = capsys.readouterr().out
     assert "expected reward" in out
     assert "pushes" not in out
@@ -85,3 +90,113 @@ def test_a_row_that_an_environment_does_not_know_is_left_out(capsys: pytest.Capt
 
 def test_clock() -> None:
     assert [console.clock(s) for s in (-3, 0, 65.4, 7439)] == ["0:00", "0:00", "1:05", "2:03:59"]
+
+
+# A stage of three steps and what is printed after it; the last step only when the parent has seen the one before.
+STAGE = """
+import sys, time
+from tasks.tracking import console
+console.stage("before")
+with console.bar("rollout 3", "groups kept") as watch:
+    for done in (1, 2, 3):
+        watch(done, 3, f"{done * 100} games/s")
+        time.sleep(0.6)
+console.stage("after")
+"""
+
+
+def on_a_terminal(code: str, **environment: str) -> str:
+    """What a program writes to a terminal of 100 columns."""
+    parent, child = pty.openpty()
+    settings = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "WORLD_SIZE")}
+    own = {"TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": str(Path(__file__).parents[2]), **environment}
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=child, stdout=child, env={**settings, **own})
+    os.close(child)
+    said = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(parent)
+    assert process.wait() == 0
+    return said.decode()
+
+
+def left_on_the_screen(said: str) -> list[str]:
+    """The lines that stay, of a program that only goes up, erases lines and colours."""
+    lines, row = [""], 0
+    for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", said):
+        if piece == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif piece == "\r":
+            pass
+        elif piece.endswith("A"):
+            row -= int(piece[2:-1] or 1)
+        elif piece.endswith("K"):
+            lines[row] = ""
+        elif not piece.startswith("\x1b"):
+            lines[row] = piece if said and lines[row] == "" else lines[row] + piece
+    return [line.strip() for line in lines if line.strip()]
+
+
+def test_a_long_stage_has_a_bar_that_goes_when_it_ends() -> None:
+    said = on_a_terminal(STAGE)
+    for seen in ("rollout 3", "2/3 groups kept", "200 games/s"):
+        assert seen in re.sub(r"\x1b\[[0-9;]*m", "", said)
+    before, after = left_on_the_screen(said)
+    assert before.endswith("before") and after.endswith("after")
+
+
+@pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2"}, {"TERM": "dumb"}])
+def test_on_several_ranks_and_on_dumb_terminals_there_is_no_bar(environment: dict[str, str]) -> None:
+    said = on_a_terminal(STAGE, **environment)
+    assert "groups kept" not in said and "before" in said and "after" in said
+
+
+def test_through_a_pipe_there_is_no_bar() -> None:
+    own = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    done = subprocess.run([sys.executable, "-c", STAGE], env=own, capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["before", "after"]
+    assert done.stderr == "" and done.stdout.replace("\n", "").isprintable()
+
+
+def test_an_error_inside_a_stage_takes_its_bar_away() -> None:
+    code = STAGE.replace("time.sleep(0.6)", "sys.exit('stopped')").replace("import sys", "import atexit, sys")
+    code = code.replace('console.stage("before")', 'atexit.register(console.stage, "the end")')
+    parent, child = pty.openpty()
+    own = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], stdout=child, env=own, stderr=subprocess.PIPE, text=True)
+    said = os.read(parent, 65536).decode()
+    os.close(parent)
+    os.close(child)
+    assert done.returncode == 1 and done.stderr == "stopped\n"
+    assert [line.split()[-1] for line in left_on_the_screen(said)] == ["end"]
+    assert "\x1b[?25h" in said  # and the cursor is back
+
+
+def test_the_time_left_is_that_of_the_iterations_that_this_process_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = console.Pace()
+    assert pace.seconds_left(11, 20, 30.0) == 9 * 30  # the first: all that is known is how long it took
+    now += 12
+    assert pace.seconds_left(12, 20, 10.0) == 8 * 12  # 10 s of work and 2 s between
+    now += 6
+    assert pace.seconds_left(13, 20, 6.0) == 7 * 9
+    now += 100
+    assert pace.seconds_left(1, 4, 5.0) == 3 * 5  # another run in this process
+
+
+def test_the_pause_of_an_interrupted_iteration_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "STARTED", 500.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 560.0)  # this process is a minute old
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    assert console.seconds_here(9_990.0, 8.0, here=True) == 10  # it began in this process
+    assert console.seconds_here(1_000.0, 8.0, here=True) == 60  # its rollout was played by one that was killed
+    assert console.seconds_here(1_000.0, 70.0, here=True) == 70  # which worked for longer than this one lives
+    assert console.seconds_here(9_000.0, 8.0, here=False) == 1000

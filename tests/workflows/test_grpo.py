@@ -1,15 +1,21 @@
 """Whole small trainings, started as a user starts them."""
 
+import base64
 import json
 import math
+import os
+import re
 import signal
 import subprocess
 import time
+from html import escape
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from flytekit import FlyteContextManager
 
+from tasks.history import read_history
 from tasks.policy.checkpoint import read_info
 from tasks.records import SAMPLE, read_batch
 
@@ -26,6 +32,7 @@ KEYS = {
     "mlflow_run_id",
     "policy",
 }
+PICTURES = {f"pictures/{name}.png" for name in ("learning_curve", "choices", "distributions", "stage_times")}
 OF_ONE_RUN = ("seconds", "mlflow_run_id", "policy")
 
 
@@ -72,8 +79,14 @@ def test_a_training_from_the_command_line_moves_the_policy_and_leaves_its_result
     assert set(found) >= KEYS
     assert (found["iterations"], found["games"], found["evaluation_games"]) == (2, 2 * 24 * 4, 128)
     assert Path(found["policy"]) == reference_run / "policies" / "00002"
-    for picture in ("learning_curve.png", "choices.png", "stage_times.png"):
+    for picture in PICTURES:
         assert (reference_run / picture).read_bytes().startswith(b"\x89PNG")
+    page = (reference_run / "report.html").read_text()
+    for value in (found["expected_reward"], found["before"]["expected_reward"]):
+        assert f"{value:+.3f}".replace("-", "\N{MINUS SIGN}") in page
+    info = json.loads((reference_run / "policies" / "00002" / "policy.json").read_text())
+    assert info["digest"] in page and "<code>rollout.max_groups</code></th><td>24</td><td>4096</td>" in page
+    assert page.count("data:image/png;base64,") == 2 * len(PICTURES) and str(home) not in page
 
     batch = read_batch(reference_run / "trajectories" / "00001")
     assert batch.num_rows == 24 * 4
@@ -139,7 +152,29 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
     for end, version in (("first_digest", 0), ("digest", 2)):
         assert run.data.tags[f"policy.{end}"] == read_info(reference_run / "policies" / f"{version:05d}").digest
     artifacts = {artifact.path for artifact in mlflow.list_artifacts(run_id)}
-    assert {"config.json", "summary.json", "choices.png", "learning_curve.png"} <= artifacts
+    assert {"config.json", "summary.json", "report.html"} <= artifacts
+    assert {artifact.path for artifact in mlflow.list_artifacts(run_id, "pictures")} == PICTURES
+
+
+def test_a_policy_brings_the_story_of_its_run(reference_run: Path):
+    history = read_history(reference_run / "policies" / "00002")
+    assert [iteration.iteration for iteration in history] == [0, 1]
+    for iteration in history:
+        sampled = measured(reference_run, "trajectories", iteration.iteration)
+        assert iteration.games == sampled["rollout/games"] == 96
+        assert iteration.expected_reward == pytest.approx(sampled["rollout/expected_reward"], rel=1e-4)
+        assert iteration.turns.mean == pytest.approx(sampled["rollout/turns_mean"], rel=1e-4)
+        assert sum(count for _, count in iteration.rewards.counts) == 96
+        assert set(iteration.seconds) >= {"rollout", "reference", "train", "overhead"}
+
+
+def test_an_iterations_line_tells_regret_and_the_time_left(home: Path, reference_run: Path):
+    lines = [
+        line for line in (home / "reference.txt").read_text().splitlines() if re.match(r" +\d+:\d\d  policy +\d", line)
+    ]
+    first = json.loads((reference_run / "evaluations" / "00000" / "evaluation.json").read_text())
+    assert len(lines) == 2 and all(f"regret {first['regret']:.3f} at 0" in line for line in lines)
+    assert lines[1].endswith("left 0:00")
 
 
 def test_every_optimizer_step_leaves_a_row(reference_run: Path):
@@ -288,3 +323,17 @@ def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path
     assert found["regret"] == summary(reference_run)["regret"]
     assert found["expected_reward"] == summary(reference_run)["expected_reward"]
     assert "regret" in done.stdout and "optimum" in done.stdout
+
+
+def test_evaluation_and_report_have_decks(train):
+    sandbox = Path(FlyteContextManager.current_context().file_access.local_sandbox_dir)
+    before = set(sandbox.rglob("deck.html"))
+    run = train("decks", iterations=1)
+    decks = [path.read_text() for path in sorted(set(sandbox.rglob("deck.html")) - before, key=os.path.getmtime)]
+    assert len(decks) == 3  # of the first and the last policy, and of the whole run
+    assert escape((run / "report.html").read_text()) in decks[-1] and ">Report</li>" in decks[-1]
+    for version, deck in enumerate(decks[:2]):
+        assert f"&lt;h1&gt;Evaluation of policy {version}&lt;/h1&gt;" in deck
+        picture = (run / "evaluations" / f"{version:05d}" / "choices.png").read_bytes()
+        assert base64.b64encode(picture).decode() in deck
+        assert ">Source Code<" not in deck and ">Dependencies<" not in deck

@@ -1,0 +1,106 @@
+"""What each iteration leaves for the report: one line of JSON, carried along with the policy that it made.
+
+    policies/00007/_history.jsonl = policies/00006/_history.jsonl + the line of iteration 6
+
+So the last policy brings the story of the whole run, on a cluster as on one machine, and no stage has to find the
+batches of all others. A line has about 700 bytes. Axes: R rows of a batch, E games.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.config import Record
+from tasks.records import trajectory_numbers
+
+HISTORY = "_history.jsonl"  # the underscore keeps it out of the policy's digest, and through retention
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+FEW = 12  # distinct values at most that are counted one by one
+COLUMNS = ["trajectory_id", "action_mask", "reward", "turns"]
+
+
+@dataclass(frozen=True)
+class Spread(Record):
+    """How one number is distributed over the games of a batch.
+
+    Example, the rewards of four games: `Spread(mean=-0.5, quantiles=[-1, -1, -1, -0.25, 0.85], counts=[(-1, 3),
+    (1, 1)])`. `counts` is empty where there are more than FEW distinct values.
+    """
+
+    mean: float
+    quantiles: list[float]  # at QUANTILES
+    counts: list[tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Iteration(Record):
+    """One iteration: what was played with policy `iteration`, or with lag 1 with the one before, and how long it took.
+
+    Produced by `train`, consumed by `report`. Example: `Iteration(iteration=7, games=4096, expected_reward=-0.11,
+    invalid_share=0.001, seconds={"rollout": 2.3, "reference": 1.1, "train": 4.0, "overhead": 0.6}, rewards=Spread(…),
+    tokens=Spread(…), turns=Spread(…))`.
+    """
+
+    iteration: int
+    games: int
+    expected_reward: float  # the environment's own, unshaped
+    invalid_share: float
+    seconds: dict[str, float]  # by stage
+    rewards: Spread  # as training saw them
+    tokens: Spread  # sampled tokens a game
+    turns: Spread  # replies a game
+
+
+def spread(values_E: np.ndarray) -> Spread:
+    """How finite values are distributed; what is not finite does not count."""
+    values_E = values_E[np.isfinite(values_E)]
+    if not len(values_E):
+        return Spread(mean=0.0, quantiles=[0.0] * len(QUANTILES), counts=[])
+    distinct, counts = np.unique(values_E, return_counts=True)
+    pairs = [(_short(value), int(count)) for value, count in zip(distinct, counts, strict=True)]
+    return Spread(
+        mean=_short(values_E.mean()),
+        quantiles=[_short(value) for value in np.quantile(values_E, QUANTILES)],
+        counts=pairs if len(pairs) <= FEW else [],
+    )
+
+
+def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int) -> Iteration:
+    """The record of an iteration that played `batch`, which has COLUMNS, and measured `metrics`."""
+    trajectory_R, first_E = trajectory_numbers(batch)
+    masks = batch["action_mask"].combine_chunks()
+    token_trajectories = np.repeat(trajectory_R, masks.value_lengths().to_numpy())
+    sampled = masks.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    tokens_E = np.bincount(token_trajectories, weights=sampled, minlength=len(first_E))
+    rewards_E = batch["reward"].to_numpy().astype(np.float64)[first_E]
+    stages = {name.removeprefix("time/").removesuffix("_s"): v for name, v in metrics.items() if name[:5] == "time/"}
+    return Iteration(
+        iteration=iteration,
+        games=len(first_E),
+        expected_reward=_short(metrics["rollout/expected_reward"]),
+        invalid_share=_short(metrics["rollout/invalid_share"]),
+        seconds={stage: _short(value) for stage, value in stages.items()},
+        rewards=spread(rewards_E),
+        tokens=spread(tokens_E),
+        turns=spread(batch["turns"].to_numpy().astype(np.float64)[first_E]),
+    )
+
+
+def carry_on(before: Path, after: Path, new: Iteration) -> None:
+    """Leave in the folder of the policy `after` what came with the policy `before`, and one iteration more."""
+    known = before / HISTORY
+    told = known.read_text() if known.is_file() else ""  # policy 0 has none
+    (after / HISTORY).write_text(f"{told}{new.to_json()}\n")
+
+
+def read_history(policy: Path) -> Sequence[Iteration]:
+    """All iterations that led to `policy`, in order."""
+    known = policy / HISTORY
+    return [Iteration.from_json(line) for line in known.read_text().splitlines()] if known.is_file() else []
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,80 @@
+"""What an iteration leaves for the report, counted by hand, and how it is carried from policy to policy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.history import HISTORY, Iteration, carry_on, iteration_of, read_history, spread
+from tasks.records import Sample, to_table
+
+METRICS = {
+    "rollout/expected_reward": -1 / 3,
+    "rollout/invalid_share": 1 / 3,
+    "time/rollout_s": 2.0,
+    "time/overhead_s": 0.25,
+    "train/kl": 0.1,
+}
+
+
+def sample(trajectory: int, number: int, mask: list[bool], reward: float | None, turns: int) -> Sample:
+    return Sample(
+        trajectory_id=f"00003-00000-{trajectory}",
+        sample=number,
+        group_id="00003-00000",
+        policy_version=3,
+        seed=1,
+        token_ids=[7] * len(mask),
+        action_mask=mask,
+        logprobs=[0.0] * len(mask),
+        reward=reward,
+        turns=turns,
+        invalid=False,
+        finish_reason="finished",
+        messages=[],
+    )
+
+
+BATCH = to_table(
+    [
+        sample(0, 0, [False, True, True], 1.0, 1),
+        sample(1, 0, [False, True], -1.0, 2),  # a game in two samples counts once, with the tokens of both
+        sample(1, 1, [False, False, True, True, True], -1.0, 2),
+        sample(2, 0, [False, False], None, 16),  # dropped: no reward, and nothing that teaches
+    ]
+)
+
+
+def test_a_game_counts_once_with_all_its_tokens() -> None:
+    found = iteration_of(BATCH, METRICS, 3)
+    assert (found.iteration, found.games, found.expected_reward, found.invalid_share) == (3, 3, -0.33333, 0.33333)
+    assert found.seconds == {"rollout": 2.0, "overhead": 0.25}
+    assert found.rewards.counts == [(-1.0, 1), (1.0, 1)] and found.rewards.mean == 0
+    assert found.tokens.counts == [(0.0, 1), (2.0, 1), (4.0, 1)]
+    assert found.turns.counts == [(1.0, 1), (2.0, 1), (16.0, 1)]
+
+
+def test_many_values_are_told_by_their_quantiles() -> None:
+    found = spread(np.arange(101.0))
+    assert found.counts == [] and found.mean == 50 and found.quantiles == [5, 25, 50, 75, 95]
+    nothing = spread(np.array([np.nan]))
+    assert nothing.counts == [] and nothing.mean == 0
+
+
+def test_a_policy_brings_the_story_of_those_before(tmp_path: Path) -> None:
+    policies = [tmp_path / str(version) for version in range(3)]
+    for policy in policies:
+        policy.mkdir()
+    assert read_history(policies[0]) == []
+    for version in (0, 1):
+        new = iteration_of(BATCH, METRICS, version)
+        carry_on(policies[version], policies[version + 1], new)
+        carry_on(policies[version], policies[version + 1], new)  # a stage that is repeated
+    assert [iteration.iteration for iteration in read_history(policies[2])] == [0, 1]
+    assert read_history(policies[2])[0] == read_history(policies[1])[0] == iteration_of(BATCH, METRICS, 0)
+    assert len((policies[2] / HISTORY).read_text()) < 2000  # small, for it travels
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown key"):
+        Iteration.from_dict({"no such": 1})
