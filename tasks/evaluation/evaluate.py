@@ -99,13 +99,9 @@ def evaluate_policy(
 ) -> Evaluation:
     """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum."""
     kind = get_environment(environment, thinking=rollout.thinking)
-
-    def rewards(episodes: Sequence[Episode]) -> np.ndarray:
-        return np.array([e.earned for e in episodes])
-
     greedy = _episodes(policy, kind, rollout, url, games, seed, temperature=0.0)
     sampled = _episodes(policy, kind, rollout, url, min(games, SAMPLED), seed, temperature=rollout.temperature)
-    rewards_E = rewards(greedy)
+    rewards_E = _rewards(greedy)
     regret, regret_ci95 = share(scripted_rewards(environment, "optimum", seed, games) - rewards_E)
     invalid_rate, invalid_rate_ci95 = share(np.array([e.reward is None for e in greedy], dtype=np.float64))
     as_optimum = [action is not None and kind.is_optimal(seen, action) for e in greedy for seen, action in e.decisions]
@@ -120,10 +116,22 @@ def evaluate_policy(
         invalid_rate_ci95=invalid_rate_ci95,
         agreement=agreement,
         agreement_ci95=agreement_ci95,
-        sampled_expected_reward=float(rewards(sampled).mean()),
+        sampled_expected_reward=float(_rewards(sampled).mean()),
         players={name: outcome(scripted_rewards(environment, name, seed, games)) for name in kind.players},
         choices=_choices(kind, greedy),
     )
+
+
+def greedy_rewards(
+    policy: Path, rollout: RolloutConfig, *, environment: str, url: str = "", games: int, seed: int
+) -> np.ndarray:
+    """Rewards [E] of the policy, played greedily on the held-out decks, in the order of `held_out_seeds`."""
+    kind = get_environment(environment, thinking=rollout.thinking)
+    return _rewards(_episodes(policy, kind, rollout, url, games, seed, temperature=0.0))
+
+
+def _rewards(episodes: Sequence[Episode]) -> np.ndarray:
+    return np.array([e.earned for e in episodes])
 
 
 def _episodes(

@@ -11,13 +11,14 @@ from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
-def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
-    """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint, from a directory or from the hub."""
+def first_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
+    """Policy 0: `tiny`, made on the spot, or a copy of the checkpoint that the run's `policy` names."""
     from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
     from tasks.tracking import console
 
     with failing_loudly(run):
+        policy = run.policy
         if policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
 
@@ -28,7 +29,20 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
             console.stage(f"policy {policy}: from the hub")
             source = hub.fetch(policy)
         else:
-            source = Path(policy)
+            source = fetched(policy)
         folder = stage_folder(run, "policies", 0)
         adopt(source, folder)
     return FlyteDirectory(str(folder))
+
+
+def fetched(place: str) -> Path:
+    """The directory of a policy on this machine; one in object storage is downloaded, and must be whole."""
+    from tasks.policy.checkpoint import read_info
+    from tasks.policy.named import is_remote, is_there
+
+    if not is_remote(place):
+        return Path(place)
+    folder = Path(FlyteDirectory.from_source(place).download())
+    if is_there(str(folder)):
+        read_info(folder)
+    return folder

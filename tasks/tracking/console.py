@@ -92,6 +92,15 @@ def evaluation_table(policy: Mapping[str, float], players: Mapping[str, Mapping[
     _line(Text(f"details  {where}"))
 
 
+def comparison_table(
+    policies: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float], difference: str, where: str
+) -> None:
+    """Two policies side by side on the same decks, their paired `difference` in words, and where the rest lies."""
+    _table(policies, {f"optimum_{key}": value for key, value in optimum.items()})
+    _line(Text(f"difference  {difference}"))
+    _line(Text(f"details  {where}"))
+
+
 def _table(columns: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float]) -> None:
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("")
