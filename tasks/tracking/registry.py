@@ -130,8 +130,9 @@ def note(uri: str, model: str, number: int, sentence: str, *, run_id: str = "", 
     """Tag a version, and the run that made it, with what was decided about it, and the version with the numbers why."""
     with _open(uri, model) as mlflow:
         dated = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {sentence}"
-        for key, value in {PROMOTION: dated, **numbers}.items():
-            mlflow.set_model_version_tag(model, str(number), key, str(value))
+        tags = {name: str(value) if isinstance(value, int) else f"{value:.6g}" for name, value in numbers.items()}
+        for key, value in {PROMOTION: dated, **tags}.items():
+            mlflow.set_model_version_tag(model, str(number), key, value)
         if run_id:
             mlflow.set_tag(run_id, PROMOTION, sentence)
 
