@@ -1,6 +1,5 @@
 """An evaluated policy becomes a version in the registry, with what was measured as its tags."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tasks.config import GrpoConfig, Run
@@ -11,23 +10,19 @@ from tasks.tracking import registry
 MEASURED = ("expected_reward", "expected_reward_ci95", "regret", "regret_ci95", "invalid_rate", "games")
 
 
-def register_evaluated(
-    run: Run, config: GrpoConfig, folder: Path, place: str, found: Evaluation, there: Callable[[str], bool]
-) -> registry.Version:
-    """The version of the policy in `folder`, which stays at `place`; `there` says whether something is at a place."""
+def candidate(run: Run, config: GrpoConfig, folder: Path, place: str, found: Evaluation) -> registry.Candidate:
+    """The policy in `folder`, which stays at `place`, as the registry takes it."""
     info = read_info(folder)
-    return registry.register(
-        run.tracking_uri,
-        registry.model_name(config.tracking.model, run.environment),
+    return registry.Candidate(
+        model=registry.model_name(config.tracking.model, run.environment),
         place=place,
         digest=info.digest,
         run_id=run.mlflow_run_id,
         tags={
             **{name: f"{getattr(found, name):.6g}" for name in MEASURED},
-            "evaluation_seed": config.evaluation.seed,
+            "evaluation_seed": str(config.evaluation.seed),
             "environment": run.environment,
-            "policy_version": info.version,
+            "policy_version": str(info.version),
             "run": run.name,
         },
-        there=there,
     )

@@ -1,6 +1,7 @@
 """Flyte shells of evaluation and comparison, and of the report that ends a training."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from flytekit import FlyteContextManager, task
@@ -17,9 +18,9 @@ from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
 def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int) -> FlyteDirectory:
     """Play held-out decks with `policy`, and register it; writes evaluation.json and the heat map."""
     from tasks.evaluation.evaluate import flat_metrics, numbers
-    from tasks.evaluation.registered import register_evaluated
+    from tasks.evaluation.registered import candidate
     from tasks.evaluation.report import evaluate_into
-    from tasks.tracking import console, mlflow_run
+    from tasks.tracking import console, mlflow_run, registry
 
     with failing_loudly(run):
         folder = stage_folder(run, "evaluations", version)
@@ -35,8 +36,8 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
         )
         mlflow_run.log_metrics(run, flat_metrics(found), version)
         mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
-        there = FlyteContextManager.current_context().file_access.exists
-        register_evaluated(run, config, weights, str(policy.remote_source or policy.path), found, there)
+        made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
+        registry.register_or_leave(run.tracking_uri, made, folder, _exists())
         console.evaluation_line(version, numbers(found))
     return FlyteDirectory(str(folder))
 
@@ -48,8 +49,10 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     The last of the `policies` is what the training made.
     """
     from tasks.evaluation.report import write_report
+    from tasks.tracking import registry
 
     with failing_loudly(run):
+        registry.register_left(run.tracking_uri, [Path(e.download()) for e in evaluations], _exists())
         summary = write_report(
             run, [Path(e.download()) for e in evaluations], Path(policies[-1].download()), iterations
         )
@@ -129,6 +132,11 @@ def compare_in_run(
             seed=fresh_seed(run.name, run.seed),
         )
     return FlyteDirectory(str(folder))
+
+
+def _exists() -> Callable[[str], bool]:
+    """Whether something is at a place, a path or a URI."""
+    return FlyteContextManager.current_context().file_access.exists
 
 
 def _opened(policies: dict[str, str], environment: str, environment_url: str) -> list[Path]:

@@ -47,19 +47,17 @@ def decide_promotion(
 ) -> FlyteFile:
     """Promote the last of the policies, or leave the champion; says which and why, and returns it as promotion.json."""
     from tasks.evaluation.compare import read_comparison
-    from tasks.evaluation.registered import register_evaluated
+    from tasks.evaluation.registered import candidate
     from tasks.evaluation.report import read_evaluation
     from tasks.folders import run_folder
     from tasks.promotion.decide import decide, write_decision
-    from tasks.tracking import console
+    from tasks.tracking import console, registry
 
     with failing_loudly(run):
         policy, evaluation = policies[-1], read_evaluation(Path(evaluations[-1].download()))
-        place, there = (
-            str(policy.remote_source or policy.path),
-            FlyteContextManager.current_context().file_access.exists,
-        )
-        version = register_evaluated(run, config, Path(policy.download()), place, evaluation, there)
+        place = str(policy.remote_source or policy.path)
+        made = candidate(run, config, Path(policy.download()), place, evaluation)
+        version = registry.register(run.tracking_uri, made, lambda place: True)  # it is there, unless MLflow was away
         decision = decide(run, version, read_comparison(Path(comparison.download())))
         path = run_folder(run.name) / "promotion.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet

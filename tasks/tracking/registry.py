@@ -9,13 +9,14 @@ along it.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config import Record
+from tasks.tracking import console
 from tasks.tracking.mlflow_store import check_reachable, client, one_process_at_a_time
 
 if TYPE_CHECKING:
@@ -23,8 +24,21 @@ if TYPE_CHECKING:
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 PLACE, DIGEST, CHAMPIONS, PROMOTION = "place", "digest", "champions", "promotion"
+LEFT = "_unregistered.json"
 NAME = re.compile(r"models:/(?P<model>[A-Za-z0-9._-]+)(@(?P<alias>[A-Za-z0-9._-]+)|/(?P<number>[1-9][0-9]*))")
 ALLOWED = "models:/NAME@champion, models:/NAME@challenger or models:/NAME/3"
+
+
+@dataclass(frozen=True)
+class Candidate(Record):
+    """A policy to register. Example: `Candidate(model="grpo-blackjack", place="s3://bucket/policies/00032",
+    digest="5f0c…", run_id="4be1…", tags={"expected_reward": "-0.048", "games": "8192", …})`."""
+
+    model: str
+    place: str  # the directory of its weights, or the URI of one
+    digest: str  # that of its policy.json
+    run_id: str  # of the training that made it
+    tags: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -34,8 +48,8 @@ class Version(Record):
 
     model: str
     number: int
-    place: str  # the directory of its weights, or the URI of one
-    digest: str  # that of its policy.json
+    place: str
+    digest: str
 
     @property
     def name(self) -> str:
@@ -47,35 +61,56 @@ def model_name(model: str, environment: str) -> str:
     return model or f"grpo-{environment}"
 
 
-def register(
-    uri: str,
-    model: str,
-    *,
-    place: str,
-    digest: str,
-    run_id: str,
-    tags: Mapping[str, object],
-    there: Callable[[str], bool] = lambda place: Path(place).is_dir(),
-) -> Version:
-    """The version of the policy `digest`, made where there is none; the newest version becomes the challenger.
+def register(uri: str, given: Candidate, there: Callable[[str], bool] = lambda place: Path(place).is_dir()) -> Version:
+    """The version of the policy, made where there is none; the newest version of the model becomes the challenger.
 
     A policy has one version, however often a stage is repeated or a later run starts from it. Only where its weights
-    were removed (`there` says so) and an equal policy lies elsewhere does the version move to that `place`.
+    were removed (`there` says so) and an equal policy lies elsewhere does the version move to the `place` given.
     """
+    model, condition = given.model, f" and tags.{DIGEST} = '{given.digest}'"
     with _open(uri, model, make=True) as mlflow:
-        known = _search(mlflow, model, f" and tags.{DIGEST} = '{digest}'")
+        known = _search(mlflow, model, condition)
         if known and not there(known[-1].place):
-            mlflow.set_model_version_tag(model, str(known[-1].number), PLACE, place)
+            mlflow.set_model_version_tag(model, str(known[-1].number), PLACE, given.place)
         if not known:
-            given = {**tags, PLACE: place, DIGEST: digest}
-            source = _source(uri, place, run_id)
-            made = mlflow.create_model_version(model, source, run_id, tags=given, await_creation_for=0)
-            known = _search(mlflow, model, f" and tags.{DIGEST} = '{digest}'")
+            tags = {**given.tags, PLACE: given.place, DIGEST: given.digest}
+            source = _source(uri, given.place, given.run_id)
+            made = mlflow.create_model_version(model, source, given.run_id, tags=tags, await_creation_for=0)
+            known = _search(mlflow, model, condition)
             if known[-1].number != int(made.version):  # on a server another process may have been first
                 mlflow.delete_model_version(model, str(made.version))
-        newest = _search(mlflow, model)[0].number
+        newest = _search(mlflow, model, limit=1)[0].number
         mlflow.set_registered_model_alias(model, CHALLENGER, str(newest))
         return _version(mlflow.get_model_version(model, str(known[-1].number)))
+
+
+def register_or_leave(uri: str, given: Candidate, folder: Path, there: Callable[[str], bool]) -> None:
+    """Register; what MLflow cannot take now is left in `folder`, beside a stage's result, for `register_left`."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        register(uri, given, there)
+    except (MlflowException, OSError) as error:  # a training does not end for a server that is away
+        (folder / LEFT).write_text(given.to_json())
+        console.stage(f"{given.model} has no version of this policy yet: {_first_line(error)}")
+
+
+def register_left(uri: str, folders: Sequence[Path], there: Callable[[str], bool]) -> None:
+    """Register what `register_or_leave` left in the folders; says it where MLflow cannot take that either."""
+    from mlflow.exceptions import MlflowException
+
+    left = [Candidate.from_json((folder / LEFT).read_text()) for folder in folders if (folder / LEFT).is_file()]
+    for number, candidate in enumerate(left):
+        try:
+            register(uri, candidate, there)
+        except (MlflowException, OSError) as error:
+            places = ", ".join(missing.place for missing in left[number:])
+            console.stage(f"{candidate.model} lacks versions of {places}: {_first_line(error)}")
+            return
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]
 
 
 def find(uri: str, policy: str) -> Version:
@@ -168,7 +203,8 @@ def _open(uri: str, model: str = "", *, make: bool = False, asked: str = "") -> 
 
     found = False
     if _is_there(uri) or make:
-        check_reachable(uri)
+        if not make:  # a person waits for the answer; a stage of a training knows that there was one
+            check_reachable(uri)
         with one_process_at_a_time(uri):
             mlflow = client(uri)
             if make:
@@ -192,16 +228,10 @@ def _version(found: Any) -> Version:
     return Version(found.name, int(found.version), tags.get(PLACE, found.source), tags.get(DIGEST, ""))
 
 
-def _search(mlflow: "MlflowClient", model: str, condition: str = "") -> list[Version]:
+def _search(mlflow: "MlflowClient", model: str, condition: str = "", limit: int = 10_000) -> list[Version]:
     """Versions, the newest first."""
-    found, token = [], None
-    while token != "":
-        page = mlflow.search_model_versions(
-            f"name = '{model}'{condition}", order_by=["version_number DESC"], page_token=token
-        )
-        found += page
-        token = page.token or ""
-    return sorted(map(_version, found), key=lambda version: -version.number)
+    asked = f"name = '{model}'{condition}"
+    return [_version(v) for v in mlflow.search_model_versions(asked, limit, ["version_number DESC"])]
 
 
 def _get(mlflow: "MlflowClient", model: str, number: int, given: str) -> Version:

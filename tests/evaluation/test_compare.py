@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.config import RolloutConfig
+from small import SMALL
+from tasks.config import GrpoConfig, RolloutConfig, TrainingConfig
 from tasks.evaluation.compare import Comparison, check_decks, compare_into, paired, read_comparison
 from tasks.evaluation.evaluate import evaluate_policy
 from tasks.seeds import fresh_seed
@@ -54,18 +55,22 @@ def test_it_reads_as_a_sentence() -> None:
     assert FOUND.in_words == "+0.0311 ±0.0076 a game on 10,000 decks (better on 912, worse on 601, the same on 8,487)"
 
 
-def test_two_policies_on_the_decks_of_an_evaluation(tiny_policy: Path, newborn_policy: Path, tmp_path: Path) -> None:
+def test_two_policies_on_the_decks_of_an_evaluation(newborn_policy: Path, tmp_path: Path) -> None:
+    from tasks.training.cold_start import make_tiny
+
     rollout = RolloutConfig()
+    stands = tmp_path / "stands"  # with this seed the reply that is likelier by a hair is STAND
+    make_tiny(stands, GrpoConfig.from_dict(SMALL).tiny, TrainingConfig(), "blackjack", seed=1796004000)
     where = {"environment": "blackjack", "games": 200, "seed": 3}
-    found = compare_into(tmp_path / "it", tiny_policy, newborn_policy, rollout, **where)
-    rewards = [evaluate_policy(folder, rollout, **where).expected_reward for folder in (tiny_policy, newborn_policy)]
+    found = compare_into(tmp_path / "it", stands, newborn_policy, rollout, **where)
+    rewards = [evaluate_policy(folder, rollout, **where).expected_reward for folder in (stands, newborn_policy)]
     assert found.difference == pytest.approx(rewards[0] - rewards[1])
     assert [found.players[who]["expected_reward"] for who in ("policy", "other")] == pytest.approx(rewards)
     # The other one cannot be read, and forfeits every game: it is never better.
-    assert found.worse == 0 and found.better + found.same == 200 and found.surely_better
+    assert rewards[1] == -1 and found.worse == 0 and found.better + found.same == 200 and found.surely_better
     assert found.policy != found.other
     assert read_comparison(tmp_path / "it") == found
-    mirrored = compare_into(tmp_path / "mirrored", newborn_policy, tiny_policy, rollout, **where)
+    mirrored = compare_into(tmp_path / "mirrored", newborn_policy, stands, rollout, **where)
     assert (mirrored.difference, mirrored.worse) == (-found.difference, found.better)
 
 

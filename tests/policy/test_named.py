@@ -33,8 +33,8 @@ def put(folder: Path) -> MemoryFileSystem:
 
 
 def registered(uri: str, folder: Path, place: str) -> registry.Version:
-    digest = read_info(folder).digest
-    return registry.register(uri, "m", place=place, digest=digest, run_id="", tags={}, there=lambda place: True)
+    made = registry.Candidate("m", place, read_info(folder).digest, "", {})
+    return registry.register(uri, made, lambda place: True)
 
 
 @pytest.mark.parametrize("name", ["tiny", "runs/monday/policies/00032", "owner/name@main"])

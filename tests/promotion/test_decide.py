@@ -18,6 +18,10 @@ MODEL = "grpo-blackjack"
 NIGHT = datetime(2026, 11, 30, 2, tzinfo=UTC)
 
 
+def registered(uri: str, digest: str) -> registry.Version:
+    return registry.register(uri, registry.Candidate(MODEL, f"/{digest}", digest, "", {}), lambda place: True)
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run and three versions, of the policies aa, bb and cc."""
@@ -25,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.chdir(tmp_path)
     for digest in ("aa", "bb", "cc"):
-        registry.register(uri, MODEL, place=f"/{digest}", digest=digest, run_id="", tags={}, there=lambda place: True)
+        registered(uri, digest)
     run_id = client(uri).create_run(experiment(uri)).info.run_id
     return Run("monday", "6f9c", night_seed(NIGHT), "blackjack", "", run_id, uri)
 
@@ -44,9 +48,7 @@ def number(run: Run) -> int:
 
 def test_what_is_surely_better_becomes_champion_and_what_is_not_does_not(run: Run) -> None:
     def decided(digest: str, other: str, **decks: int):
-        version = registry.register(
-            run.tracking_uri, MODEL, place="/x", digest=digest, run_id="", tags={}, there=lambda place: True
-        )
+        version = registered(run.tracking_uri, digest)
         return decide(run, version, compared(digest, other, **decks))
 
     # The first one: mean 0.04, deviation 0.28, half-width 0.055.

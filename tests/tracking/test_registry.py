@@ -23,7 +23,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for digest in ("same", own, "same too"):
     place = "s3://policies/" + digest
-    made = registry.register(uri, "twins", place=place, digest=digest, run_id="", tags={}, there=lambda place: True)
+    made = registry.register(uri, registry.Candidate("twins", place, digest, "", {}), lambda place: True)
     print(made.name, made.digest)
 """
 
@@ -73,8 +73,8 @@ def policy(folder: Path, digest: str) -> Path:
 def registered(uri: str, model: str, folder: Path, digest: str) -> registry.Version:
     place = folder / digest if (folder / digest).exists() else policy(folder, digest)
     run = client(uri).create_run(experiment(uri), run_name=digest)
-    tags = {"expected_reward": -0.05, "games": 128}
-    return registry.register(uri, model, place=str(place), digest=digest, run_id=run.info.run_id, tags=tags)
+    tags = {"expected_reward": "-0.05", "games": "128"}
+    return registry.register(uri, registry.Candidate(model, str(place), digest, run.info.run_id, tags))
 
 
 def test_a_policy_is_one_version_by_reference_however_often_it_comes(uri: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_policy_is_one_version_by_reference_however_often_it_comes(uri: str, t
 
 def test_a_policy_in_object_storage_is_its_own_source(uri: str) -> None:
     place = "s3://bucket/raw/policies/00032"
-    registry.register(uri, "far", place=place, digest="aa", run_id="", tags={}, there=lambda place: True)
+    registry.register(uri, registry.Candidate("far", place, "aa", "", {}), lambda place: True)
     assert client(uri).get_model_version("far", "1").source == place
     assert registry.find(uri, "models:/far@challenger").place == place
 
@@ -103,7 +103,7 @@ def test_a_version_moves_only_where_its_weights_are_gone(file: str, tmp_path: Pa
     other = policy(tmp_path / "elsewhere", "aa")
 
     def again() -> registry.Version:
-        return registry.register(file, "moved", place=str(other), digest="aa", run_id="", tags={"games": 7})
+        return registry.register(file, registry.Candidate("moved", str(other), "aa", "", {"games": "7"}))
 
     assert again() == version
     Path(version.place).rename(tmp_path / "away")
@@ -226,3 +226,21 @@ def test_two_processes_that_register_at_once_make_each_policy_one_version(uri: s
     assert {line for out, _ in said for line in out.split("\n") if line} == named
     newest = max(int(version.version) for version in versions)
     assert registry.find(uri, "models:/twins@challenger").number == newest
+
+
+def test_what_a_server_could_not_take_is_registered_later(
+    file: str, tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    away = f"http://127.0.0.1:{closed_port}"
+    folders = [tmp_path / name for name in ("00000", "00008")]
+    for folder in folders:
+        folder.mkdir()
+        made = registry.Candidate("late", f"/policies/{folder.name}", folder.name, "", {})
+        registry.register_or_leave(away, made, folder, lambda place: True)
+    assert capsys.readouterr().out.count("late has no version of this policy yet: ") == 2
+    registry.register_left(away, folders, lambda place: True)
+    assert "late lacks versions of /policies/00000, /policies/00008: " in capsys.readouterr().out
+    registry.register_left(file, folders, lambda place: True)
+    assert registry.find(file, "models:/late@challenger").place == "/policies/00008"
+    assert capsys.readouterr().out == ""

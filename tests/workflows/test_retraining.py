@@ -18,8 +18,8 @@ from tasks.tracking.mlflow_store import client
 
 ROOT = Path(__file__).parents[2]
 MODEL = "nights"
-# The policy of this night's seed begins by hitting nearly always, which costs half a game and is soon unlearned.
-START = datetime(2026, 11, 30, 2, 0, 0, tzinfo=UTC)
+# The policy that this night begins with hits on every hand, taken greedily, and loses all: that is soon unlearned.
+START = datetime(2026, 11, 30, 2, 0, 2, tzinfo=UTC)
 SETTINGS = {
     **SMALL,
     "rollout": {"groups": 64, "max_groups": 256, "group_size": 4},
