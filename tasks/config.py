@@ -7,6 +7,7 @@ changes one value and keeps the other defaults.
 
 import difflib
 import math
+import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -306,6 +307,12 @@ class TrackingConfig(Record):
     max_traces: int = 200  # games a run at most that become traces
 
     def __post_init__(self) -> None:
+        require(
+            re.fullmatch(r"[A-Za-z0-9._-]*", self.model) is not None,
+            "tracking.model",
+            self.model,
+            "letters, digits, dots, dashes and underscores, or nothing for grpo-<environment>",
+        )
         require(self.trace_groups >= 0, "tracking.trace_groups", self.trace_groups, "0 (no traces) or more")
         require(self.max_traces >= 0, "tracking.max_traces", self.max_traces, "0 (no traces) or more")
 
@@ -389,3 +396,4 @@ class Run(Record):
     tracking_uri: str
     iterations: int = 1  # policy versions that it trains
     started: float = 0.0  # when the run was first opened, seconds since 1970
+    policy: str = ""  # what it starts from: "tiny", a name on the hub, a directory, or the URI of one

@@ -19,3 +19,8 @@ def training_seed(run_seed: int, iteration: int, group: int) -> int:
 def held_out_seeds(evaluation_seed: int, games: int) -> list[int]:
     """The environment seeds of an evaluation."""
     return [HELD_OUT + derived_seed("held-out deck", evaluation_seed, i) for i in range(games)]
+
+
+def fresh_seed(*parts: object) -> int:
+    """Names decks that nobody has played: `held_out_seeds` takes it, and no evaluation's own seed is so large."""
+    return (1 << 31) + derived_seed("fresh", *parts, bits=60)

@@ -6,13 +6,22 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.seeds import HELD_OUT, derived_seed, held_out_seeds, training_seed
+from tasks.seeds import HELD_OUT, derived_seed, fresh_seed, held_out_seeds, training_seed
 
 
 @given(run_seed=st.integers(0, 2**31 - 1), iteration=st.integers(0, 10**6), group=st.integers(0, 10**6))
 def test_held_out_seeds_are_never_training_seeds(run_seed: int, iteration: int, group: int) -> None:
     assert 0 <= training_seed(run_seed, iteration, group) < HELD_OUT
     assert HELD_OUT <= min(held_out_seeds(run_seed, 3)) <= max(held_out_seeds(run_seed, 3)) < 2**63
+
+
+@given(run=st.text(max_size=8), run_seed=st.integers(0, 2**31 - 1), evaluation=st.integers(0, 2**31 - 1))
+def test_fresh_decks_are_nobody_elses(run: str, run_seed: int, evaluation: int) -> None:
+    seed = fresh_seed(run, run_seed)
+    assert 2**31 <= seed < 2**61  # above every seed that an evaluation may have
+    assert seed != fresh_seed(run, run_seed + 1) and seed != fresh_seed(run + "x", run_seed)
+    fresh = held_out_seeds(seed, 50)
+    assert min(fresh) >= HELD_OUT and set(fresh).isdisjoint(held_out_seeds(evaluation, 50))
 
 
 def test_every_group_of_a_run_has_a_deck_of_its_own() -> None:

@@ -110,6 +110,55 @@ def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:
     return version % config.evaluation.every == 0 or version == iterations
 
 
+class Training(NamedTuple):
+    """The nodes of a training that others may go on from."""
+
+    run: Run
+    first: FlyteDirectory
+    done: Progress
+    summary: FlyteFile
+
+
+def training(
+    run_name: str,
+    policy: str,
+    environment: str,
+    environment_url: str,
+    iterations: int,
+    seed: int,
+    lag: int,
+    config: GrpoConfig,
+) -> Training:
+    """A whole training, as nodes of the workflow that calls this."""
+    run = prepare(
+        run_name=run_name,
+        policy=policy,
+        environment=environment,
+        environment_url=environment_url,
+        iterations=iterations,
+        seed=seed,
+        lag=lag,
+        config=config,
+    )
+    first = first_policy(run=run, config=config)
+    done = iterate(
+        run=run,
+        config=config,
+        iterations=iterations,
+        lag=lag,
+        first=first,
+        begin=0,
+        end=iterations,
+        policies=[first],
+        states=[],
+        batches=[],
+        window=Window(),
+        evaluations=[],
+    )
+    summary = report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)
+    return Training(run, first, done, summary)
+
+
 @workflow
 def grpo(
     run_name: str = "",
@@ -126,8 +175,8 @@ def grpo(
     Args:
         run_name: Folder under runs/ and name in MLflow; an interrupted run of this name goes on. Default: made from
             the date.
-        policy: "tiny", made on the spot, or a Hugging Face checkpoint: its directory, or its name on the hub,
-            owner/name or owner/name@revision.
+        policy: "tiny", made on the spot, or a Hugging Face checkpoint: its directory, its name on the hub,
+            owner/name or owner/name@revision, or its name in the registry, models:/NAME@champion or models:/NAME/3.
         environment: What the policy acts in: blackjack.
         environment_url: URL of a running OpenEnv server. Default: the environment lives in the rollout process.
         iterations: Policy versions to train.
@@ -138,7 +187,7 @@ def grpo(
     Returns:
         summary.json of the run.
     """
-    run = prepare(
+    return training(
         run_name=run_name,
         policy=policy,
         environment=environment,
@@ -147,20 +196,4 @@ def grpo(
         seed=seed,
         lag=lag,
         config=config,
-    )
-    first = first_policy(run=run, policy=policy, config=config)
-    done = iterate(
-        run=run,
-        config=config,
-        iterations=iterations,
-        lag=lag,
-        first=first,
-        begin=0,
-        end=iterations,
-        policies=[first],
-        states=[],
-        batches=[],
-        window=Window(),
-        evaluations=[],
-    )
-    return report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)
+    ).summary

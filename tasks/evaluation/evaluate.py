@@ -127,10 +127,6 @@ def evaluate_policy(
     `watch` is told of the games that have ended.
     """
     kind = get_environment(environment, thinking=rollout.thinking)
-
-    def rewards(episodes: Sequence[Episode]) -> np.ndarray:
-        return np.array([e.earned for e in episodes])
-
     again, done, reward = min(games, SAMPLED), 0, 0.0
 
     def ended(episodes: Sequence[Episode]) -> None:
@@ -140,7 +136,7 @@ def evaluate_policy(
 
     greedy = _episodes(policy, kind, rollout, url, games, seed, ended, temperature=0.0)
     sampled = _episodes(policy, kind, rollout, url, again, seed, ended, temperature=rollout.temperature)
-    rewards_E = rewards(greedy)
+    rewards_E = _rewards(greedy)
     regret, regret_ci95 = share(scripted_rewards(environment, "optimum", seed, games) - rewards_E)
     invalid_rate, invalid_rate_ci95 = share(np.array([e.reward is None for e in greedy], dtype=np.float64))
     as_optimum = [action is not None and kind.is_optimal(seen, action) for e in greedy for seen, action in e.decisions]
@@ -155,11 +151,23 @@ def evaluate_policy(
         invalid_rate_ci95=invalid_rate_ci95,
         agreement=agreement,
         agreement_ci95=agreement_ci95,
-        sampled_expected_reward=float(rewards(sampled).mean()),
+        sampled_expected_reward=float(_rewards(sampled).mean()),
         players={name: outcome(scripted_rewards(environment, name, seed, games)) for name in kind.players},
         choices=_choices(kind, greedy),
         examples=_examples(kind, greedy, sampled),
     )
+
+
+def greedy_rewards(
+    policy: Path, rollout: RolloutConfig, *, environment: str, url: str = "", games: int, seed: int
+) -> np.ndarray:
+    """Rewards [E] of the policy, played greedily on the held-out decks, in the order of `held_out_seeds`."""
+    kind = get_environment(environment, thinking=rollout.thinking)
+    return _rewards(_episodes(policy, kind, rollout, url, games, seed, lambda episodes: None, temperature=0.0))
+
+
+def _rewards(episodes: Sequence[Episode]) -> np.ndarray:
+    return np.array([e.earned for e in episodes])
 
 
 def _episodes(

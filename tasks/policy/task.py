@@ -11,8 +11,8 @@ from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, stage_seco
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
-def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
-    """Policy 0: `tiny`, made on the spot, or a copy of a user's checkpoint, from a directory or from the hub."""
+def first_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
+    """Policy 0: `tiny`, made on the spot, or a copy of the checkpoint that the run's `policy` names."""
     from tasks.lineage.first import record_first
     from tasks.policy import hub
     from tasks.policy.checkpoint import adopt
@@ -20,6 +20,7 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     from tasks.tracking.provenance import library_versions
 
     with failing_loudly(run, "first_policy"):
+        policy = run.policy
         if policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
 
@@ -30,7 +31,7 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
             console.stage(f"policy {policy}: from the hub")
             source = hub.fetch(policy)
         else:
-            source = Path(policy)
+            source = fetched(policy)
         folder = stage_folder(run, "policies", 0)
         info = adopt(source, folder)
         record_first(run, folder, policy, source, info)
@@ -38,3 +39,16 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
         mlflow_run.log_metrics(run, stage_seconds(), 0)
         outbox.hand_on(run, folder)
     return FlyteDirectory(str(folder))
+
+
+def fetched(place: str) -> Path:
+    """The directory of a policy on this machine; one in object storage is downloaded, and must be whole."""
+    from tasks.policy.checkpoint import read_info
+    from tasks.policy.named import is_remote, is_there
+
+    if not is_remote(place):
+        return Path(place)
+    folder = Path(FlyteDirectory.from_source(place).download())
+    if is_there(str(folder)):
+        read_info(folder)
+    return folder

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tasks.config import GrpoConfig, Run, require
 from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
 from tasks.folders import run_folder, written_whole
-from tasks.policy import hub, machine
+from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.memory import GIB, expected
@@ -33,10 +33,12 @@ def check_inputs(
     lag: int,
     config: GrpoConfig,
     here: bool = True,
+    files: named.Files = named.files_of,
 ) -> dict[str, Any]:
     """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with.
 
-    `here`: all stages will run on this machine, as in `check_memory`.
+    `policy` is the place of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
+    stages will run on this machine, as in `check_memory`.
     """
     name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
     require(
@@ -55,7 +57,7 @@ def check_inputs(
         f"{lag} or more with lag {lag}, every batch is that old when it is trained on",
     )
     known = check_task(
-        policy=policy, environment=environment, environment_url=environment_url, hub_names=True, here=here
+        policy=policy, environment=environment, environment_url=environment_url, hub_names=True, here=here, files=files
     )
     known = known or shape(config.tiny)
     check_shares(known, config.training.tensor_parallel)
@@ -63,9 +65,15 @@ def check_inputs(
 
 
 def check_task(
-    *, policy: str, environment: str, environment_url: str, hub_names: bool = False, here: bool = True
+    *,
+    policy: str,
+    environment: str,
+    environment_url: str,
+    hub_names: bool = False,
+    here: bool = True,
+    files: named.Files = named.files_of,
 ) -> dict[str, Any]:
-    """The config.json of a policy directory, or of a name on the hub; empty for `tiny`, which is yet to be made.
+    """The config.json of a policy: a directory, a URI, a name on the hub; empty for `tiny`, which is yet to be made.
 
     Raises ValueError for a policy or an environment that is not there. On a cluster a server on the loopback interface
     is a container of the rollout's pod, which is not this one: nobody is asked.
@@ -74,6 +82,9 @@ def check_task(
     known: dict[str, Any] = {}
     if hub_names and hub.is_hub_name(policy):
         folder, weights = hub.look(policy)
+        known = check_checkpoint(folder, name=policy, weights=weights)
+    elif named.is_remote(policy):
+        folder, weights = named.look(policy, files)
         known = check_checkpoint(folder, name=policy, weights=weights)
     elif policy != "tiny":
         known = check_checkpoint(Path(policy))
@@ -117,14 +128,29 @@ def check_memory(
     return needs
 
 
+def start_of(policy: str, run_name: str, files: named.Files = named.files_of) -> named.Source:
+    """What `policy` names; for a run that goes on, what it named when the run began, however aliases moved since."""
+    record = run_folder(run_name) / "run.json"
+    if run_name and record.is_file():
+        known = json.loads(record.read_text())
+        if known["inputs"]["policy"] == policy and "source" in known:
+            return named.Source.from_dict(known["source"])
+    return named.find(policy, files)
+
+
 def open_run(
-    inputs: dict[str, object], config: GrpoConfig, needs: Mapping[str, float], execution: Mapping[str, str]
+    inputs: dict[str, object],
+    config: GrpoConfig,
+    needs: Mapping[str, float],
+    source: named.Source,
+    execution: Mapping[str, str],
 ) -> Run:
     """The identity of a training: a new one, or that of the run of the same name that it goes on with.
 
-    `needs`, bytes by role, become parameters of the MLflow run, and `execution`, what names the Flyte execution, its
-    tags. On a cluster an attempt at `prepare` finds nothing on its disk: there the execution's name is the run's token,
-    and gives it a name where the user gave none. Elsewhere `execution` is empty.
+    `needs`, bytes by role, become parameters of the MLflow run, and so does what the registry says of its `source`;
+    `execution`, what names the Flyte execution, becomes its tags. On a cluster an attempt at `prepare` finds nothing on
+    its disk: there the execution's name is the run's token, and gives it a name where the user gave none. Elsewhere
+    `execution` is empty.
 
     Raises ValueError when a run of this name was started with other inputs. It may go on with other ranks.
     """
@@ -151,7 +177,11 @@ def open_run(
         uri=uri,
         name=name,
         token=token,
-        parameters={**_flat(given), **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()}},
+        parameters={
+            **_flat(given),
+            **({"policy.version": source.version, "policy.digest": source.digest} if source.version else {}),
+            **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()},
+        },
         tags={"grpo.environment": str(inputs["environment"]), **execution},
     )
     mlflow_run.keep_config(uri, run_id, config.to_dict())
@@ -165,10 +195,12 @@ def open_run(
         tracking_uri=uri,
         iterations=int(str(inputs["iterations"])),
         started=mlflow_run.start_time(uri, run_id),
+        policy=source.place,
     )
     if not record.is_file():
+        kept = {"token": token, "inputs": wanted, "source": source.to_dict()}
         with written_whole(folder) as new:
-            (new / "run.json").write_text(json.dumps({"token": token, "inputs": wanted}, indent=1) + "\n")
+            (new / "run.json").write_text(json.dumps(kept, indent=1) + "\n")
     return run
 
 

@@ -22,7 +22,7 @@ def prepare(
     """Check every input, then open the run or find it again."""
     from tasks.folders import use_scratch_folder
     from tasks.policy.machine import GIB, listed, memory_left
-    from tasks.run.prepare import check_inputs, check_memory, open_run
+    from tasks.run.prepare import check_inputs, check_memory, open_run, start_of
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
@@ -35,12 +35,15 @@ def prepare(
         "seed": seed,
         "lag": lag,
     }
-    state = FlyteContextManager.current_context().execution_state
+    context = FlyteContextManager.current_context()
+    state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()
-    known = check_inputs(**inputs, config=config, here=here)  # type: ignore[arg-type]
+    source = start_of(policy, run_name, files)
+    checked = {**inputs, "policy": source.place}
+    known = check_inputs(**checked, config=config, here=here, files=files)  # type: ignore[arg-type]
     needs = check_memory(known, policy, config, lag=lag, here=here)
     use_scratch_folder()
-    run = open_run(inputs, config, needs, {} if here else flyte_execution())
+    run = open_run(inputs, config, needs, source, {} if here else flyte_execution())
     left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
     console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return run

@@ -174,6 +174,15 @@ def table_rows(columns: Mapping[str, Mapping[str, float]], optimum: Mapping[str,
     return rows
 
 
+def comparison_table(
+    policies: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float], difference: str, where: str
+) -> None:
+    """Two policies side by side on the same decks, their paired `difference` in words, and where the rest lies."""
+    _table(policies, {f"optimum_{key}": value for key, value in optimum.items()})
+    _line(Text(f"difference  {difference}"))
+    _line(Text(f"details  {where}"))
+
+
 def _table(columns: Mapping[str, Mapping[str, float]], optimum: Mapping[str, float]) -> None:
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("")

@@ -38,12 +38,8 @@ for _name, _value in {
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI if it is set, else a SQLite file among the runs, whose folder is made."""
-    given = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if given:
-        return given
-    RUNS.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{(RUNS / 'mlflow.db').absolute()}"
+    """MLFLOW_TRACKING_URI if it is set, else a SQLite file among the runs."""
+    return os.environ.get("MLFLOW_TRACKING_URI", "") or f"sqlite:///{(RUNS / 'mlflow.db').absolute()}"
 
 
 def client(uri: str) -> "MlflowClient":

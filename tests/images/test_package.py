@@ -8,11 +8,15 @@ import base64
 import gzip
 import json
 import tarfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from flyteidl.admin import launch_plan_pb2, workflow_pb2
+from croniter import croniter
+from flyteidl.admin import workflow_pb2
+from flyteidl.admin.launch_plan_pb2 import LaunchPlan, LaunchPlanSpec
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
+from flyteidl.core.types_pb2 import SimpleType
 from flytekit.constants import CopyFileDetection
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 
@@ -30,16 +34,23 @@ TRAINING = ("training", "8", "96Gi", "200Gi", "1", A100, "16Gi", 3, 14400, False
 CACHED = {
     "tasks.advantage.task.compute_advantages": CPU,
     "tasks.buffer.task.select_window": CPU,
+    "tasks.evaluation.task.compare_in_run": ROLLOUT,
     "tasks.evaluation.task.evaluate": ROLLOUT,
     "tasks.policy.task.first_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 3600, False),
     "tasks.reference.task.score_reference": TRAINING,
     "tasks.rollout.task.rollout": ROLLOUT,
     "tasks.training.task.train": TRAINING,
 }
+PREPARATION = ["tasks.run.task.prepare", "tasks.policy.task.first_policy", "workflows.grpo.iterate"]
 NEVER_CACHED = {
+    "tasks.evaluation.task.compare_once": ROLLOUT,
     "tasks.evaluation.task.evaluate_once": ROLLOUT,
     "tasks.evaluation.task.report": CPU,
     "tasks.lineage.task.show_lineage": CPU,
+    "tasks.promotion.task.begin_retraining": CPU,
+    "tasks.promotion.task.decide_promotion": CPU,
+    "tasks.promotion.task.demote_champion": CPU,
+    "tasks.promotion.task.promote_version": CPU,
     "tasks.run.task.prepare": CPU,
     "tasks.run.task.retire": CPU,
     "workflows.grpo.iterate": ("cpu", "1", "2Gi", "5Gi", "", "", "", 3, 0, False),
@@ -105,27 +116,72 @@ def test_tasks_run_by_name_and_know_no_path_of_this_machine(packaged: tuple[dict
     assert not [word for word in ("/work", "/home", "/tmp", str(ROOT)) if word in json.dumps(context)]
 
 
+def plans_of(files: dict[str, bytes]) -> dict[str, LaunchPlanSpec]:
+    """The launch plans of an archive by name."""
+    found = [LaunchPlan.FromString(content) for name, content in files.items() if name.endswith("_3.pb")]
+    return {plan.id.name: plan.spec for plan in found}
+
+
 def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, bytes], Templates]) -> None:
     files, _ = packaged
     specs = [workflow_pb2.WorkflowSpec.FromString(content) for name, content in files.items() if name.endswith("_2.pb")]
     used = {spec.template.id.name: [n.task_node.reference_id.name for n in spec.template.nodes] for spec in specs}
     assert used == {
-        "workflows.grpo.grpo": [
-            "tasks.run.task.prepare",
-            "tasks.policy.task.first_policy",
-            "workflows.grpo.iterate",
-            "tasks.evaluation.task.report",
-        ],
+        "workflows.grpo.grpo": [*PREPARATION, "tasks.evaluation.task.report"],
         "workflows.evaluation.evaluate": ["tasks.evaluation.task.evaluate_once"],
         "workflows.lineage.lineage": ["tasks.lineage.task.show_lineage"],
+        "workflows.evaluation.compare": ["tasks.evaluation.task.compare_once"],
+        "workflows.promotion.promote": ["tasks.promotion.task.promote_version"],
+        "workflows.promotion.demote": ["tasks.promotion.task.demote_champion"],
+        "workflows.retraining.retrain": [
+            "tasks.promotion.task.begin_retraining",
+            *PREPARATION,
+            "tasks.evaluation.task.report",
+            "tasks.evaluation.task.compare_in_run",
+            "tasks.promotion.task.decide_promotion",
+        ],
     }
-    plans = [
-        launch_plan_pb2.LaunchPlan.FromString(content) for name, content in files.items() if name.endswith("_3.pb")
+    plans = plans_of(files)
+    assert plans.keys() == {*used, "workflows.retraining.nightly", "workflows.retraining.on_demand"}
+    needed = {  # what a user need not say has a value
+        name: {key for key, given in spec.default_inputs.parameters.items() if given.required}
+        for name, spec in plans.items()
+    }
+    assert {name: keys for name, keys in needed.items() if keys} == {
+        "workflows.evaluation.evaluate": {"policy"},
+        "workflows.evaluation.compare": {"policy", "other"},
+        "workflows.lineage.lineage": {"policy"},
+        "workflows.promotion.promote": {"model", "version"},
+        "workflows.promotion.demote": {"model"},
+    }
+
+
+def test_the_scheduled_plan_can_run_as_it_is(packaged: tuple[dict[str, bytes], Templates]) -> None:
+    plans = plans_of(packaged[0])
+    scheduled = {name for name, spec in plans.items() if spec.entity_metadata.schedule.WhichOneof("ScheduleExpression")}
+    assert scheduled == {"workflows.retraining.nightly"}
+    nightly, on_demand = (plans[f"workflows.retraining.{name}"] for name in ("nightly", "on_demand"))
+    assert nightly.workflow_id.name == on_demand.workflow_id.name == "workflows.retraining.retrain"
+
+    # Flyte's scheduler reads five fields, in UTC. The night after this moment is one day after the last, at two.
+    schedule = nightly.entity_metadata.schedule
+    fields = schedule.cron_schedule.schedule
+    assert len(fields.split()) == 5 and croniter.is_valid(fields) and not schedule.cron_schedule.offset
+    nights = croniter(fields, datetime(2026, 11, 30, 12, tzinfo=UTC))
+    assert [nights.get_next(datetime) for _ in range(2)] == [datetime(2026, 12, d, 2, tzinfo=UTC) for d in (1, 2)]
+
+    # Flyte's admin refuses a schedule with an input that nothing fills, and a start time that is fixed or no datetime.
+    (workflow,) = [
+        spec
+        for spec in (workflow_pb2.WorkflowSpec.FromString(c) for n, c in packaged[0].items() if n.endswith("_2.pb"))
+        if spec.template.id.name == "workflows.retraining.retrain"
     ]
-    assert {plan.id.name for plan in plans} == used.keys()
-    for plan in plans:  # what a user need not say has a value
-        needed = {name for name, given in plan.spec.default_inputs.parameters.items() if given.required}
-        assert needed == (set() if plan.id.name == "workflows.grpo.grpo" else {"policy"})
+    inputs, given = workflow.template.interface.inputs.variables, nightly.default_inputs.parameters
+    assert given.keys() | nightly.fixed_inputs.literals.keys() == inputs.keys()
+    assert all(one.WhichOneof("behavior") == "default" for one in given.values())
+    start = schedule.kickoff_time_input_arg
+    assert start == "start_time" and start in given
+    assert given[start].var.type.simple == SimpleType.DATETIME
 
 
 def test_single_fields_are_changed_by_the_environment(changed: Templates) -> None:

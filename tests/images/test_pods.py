@@ -62,7 +62,7 @@ Path("run").write_text(run.to_json())
         "training",
         """
 from tasks.policy.task import first_policy
-first_policy.task_function(run=run, policy="tiny", config=config)
+first_policy.task_function(run=run, config=config)
 """,
     ),
     (

@@ -1,0 +1,115 @@
+"""Who becomes champion, over a real SQLite file: differences made by hand, and the nights of a schedule."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.config import GrpoConfig, Run
+from tasks.evaluation.compare import Comparison, paired
+from tasks.promotion.begin import begin, night_seed
+from tasks.promotion.decide import decide
+from tasks.tracking import registry
+from tasks.tracking.mlflow_store import client, experiment
+
+MODEL = "grpo-blackjack"
+NIGHT = datetime(2026, 11, 30, 2, tzinfo=UTC)
+
+
+def registered(uri: str, digest: str) -> registry.Version:
+    return registry.register(uri, registry.Candidate(MODEL, f"/{digest}", digest, "", {}), lambda place: True)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run and three versions, of the policies aa, bb and cc."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.chdir(tmp_path)
+    for digest in ("aa", "bb", "cc"):
+        registered(uri, digest)
+    run_id = client(uri).create_run(experiment(uri)).info.run_id
+    return Run("monday", "6f9c", night_seed(NIGHT), "blackjack", "", run_id, uri)
+
+
+def compared(policy: str, other: str, *, won: int, lost: int) -> Comparison:
+    """100 decks that the other one loses; `won` of them the policy wins, and `lost` are the other way round."""
+    other_E = np.array([1.0] * lost + [-1.0] * (100 - lost))
+    policy_E = np.array([-1.0] * lost + [1.0] * won + [-1.0] * (100 - lost - won))
+    return Comparison(policy, other, games=100, seed=5, **paired(policy_E, other_E), players={})
+
+
+def number(run: Run) -> int:
+    found = registry.champion(run.tracking_uri, MODEL)
+    return found.number if found else 0
+
+
+def test_what_is_surely_better_becomes_champion_and_what_is_not_does_not(run: Run) -> None:
+    def decided(digest: str, other: str, **decks: int):
+        version = registered(run.tracking_uri, digest)
+        return decide(run, version, compared(digest, other, **decks))
+
+    # The first one: mean 0.04, deviation 0.28, half-width 0.055.
+    refused = decided("bb", "aa", won=2, lost=0)
+    assert not refused.promoted and number(run) == 0
+    assert refused.why == (
+        f"{MODEL} has no champion yet, version 2 is not surely better than what it was trained from: "
+        "+0.0400 ±0.0552 a game on 100 decks (better on 2, worse on 0, the same on 98)"
+    )
+    # Mean 0.2, deviation 0.60, half-width 0.118.
+    first = decided("bb", "aa", won=10, lost=0)
+    assert first.promoted and number(run) == 2
+    assert first.why.startswith(f"version 2 of {MODEL} is champion, the first one: +0.2000 ±0.118")
+    # Mean 0.12, deviation 0.82, half-width 0.162: more decks won than lost, and no proof.
+    stays = decided("cc", "bb", won=12, lost=6)
+    assert not stays.promoted and number(run) == 2
+    assert stays.why.startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: +0.12")
+    worse = decided("cc", "bb", won=0, lost=10)
+    assert not worse.promoted and number(run) == 2 and "-0.2000" in worse.why
+    second = decided("cc", "bb", won=20, lost=1)
+    assert second.promoted and number(run) == 3
+    assert decided("cc", "bb", won=20, lost=1) == second  # a stage that is repeated says the same
+    assert (second.model, second.version, second.games, second.seed) == (MODEL, 3, 100, 5)
+
+    tags = client(run.tracking_uri).get_model_version(MODEL, "3").tags
+    assert tags["promotion"].endswith(second.why)
+    assert (tags["comparison.difference"], tags["comparison.games"]) == ("0.38", "100")
+    assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == second.why
+
+
+def test_better_than_a_champion_of_yesterday_is_not_enough(run: Run) -> None:
+    registry.promote(run.tracking_uri, MODEL, 2, "meanwhile")
+    found = decide(run, registry.find(run.tracking_uri, f"models:/{MODEL}/3"), compared("cc", "aa", won=30, lost=0))
+    assert not found.promoted and number(run) == 2
+    assert found.why.startswith(f"version 2 of {MODEL} stays champion, it became so meanwhile: version 3 was compared")
+    assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == found.why
+
+
+def test_each_night_has_its_own_seed_and_begins_with_the_champion(run: Run) -> None:
+    def began(name: str, start: datetime | None) -> tuple[str, str, int]:
+        return begin(name, start, "tiny", "blackjack", 100, GrpoConfig())
+
+    assert began("", NIGHT) == ("retraining-20261130-020000", "tiny", 1796004000)  # seconds since 1970
+    registry.promote(run.tracking_uri, MODEL, 2, "")
+    assert began("", NIGHT + timedelta(days=1)) == ("retraining-20261201-020000", f"models:/{MODEL}/2", 1796090400)
+    elsewhere = NIGHT.astimezone(timezone(timedelta(hours=-7)))
+    assert began("", elsewhere) == began("", NIGHT) == began("", NIGHT.replace(tzinfo=None))
+    now = datetime.now(UTC).timestamp()
+    assert now - 1 <= began("a", None)[2] <= now + 5
+    other = GrpoConfig.from_dict({"tracking": {"model": "another"}})
+    assert begin("a", NIGHT, "tiny", "blackjack", 100, other)[1] == "tiny"
+    with pytest.raises(ValueError, match="games is 1; allowed: 2 or more"):
+        begin("a", NIGHT, "tiny", "blackjack", 1, GrpoConfig())
+
+
+def test_a_night_that_was_interrupted_goes_on_as_it_began(run: Run) -> None:
+    Path("runs/monday").mkdir(parents=True)
+    inputs = {"policy": "tiny", "seed": 1796004000}
+    Path("runs/monday/run.json").write_text(json.dumps({"inputs": inputs}))
+    registry.promote(run.tracking_uri, MODEL, 2, "")
+    for start in (None, NIGHT):
+        assert begin("monday", start, "tiny", "blackjack", 100, GrpoConfig()) == ("monday", "tiny", 1796004000)
+    # Another start is another run; the name is refused where the run is opened.
+    assert begin("monday", NIGHT + timedelta(days=1), "tiny", "blackjack", 100, GrpoConfig())[2] == 1796090400

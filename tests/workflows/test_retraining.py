@@ -1,0 +1,114 @@
+"""Nights of a schedule, small: the first one is better than what it began from, the next one has nothing to add."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from small import SMALL
+from tasks.config import GrpoConfig
+from tasks.evaluation.compare import Comparison
+from tasks.policy.checkpoint import read_info
+from tasks.seeds import fresh_seed
+from tasks.tracking import registry
+from tasks.tracking.mlflow_store import client
+
+ROOT = Path(__file__).parents[2]
+MODEL = "nights"
+# The policy that this night begins with hits on every hand, taken greedily, and loses all: that is soon unlearned.
+START = datetime(2026, 11, 30, 2, 0, 2, tzinfo=UTC)
+SETTINGS = {
+    **SMALL,
+    "rollout": {"groups": 64, "max_groups": 256, "group_size": 4},
+    "training": {"minibatch_size": 32, "learning_rate": 3e-3, "warmup_iterations": 0},
+    "tracking": {"model": MODEL},
+}
+GAMES = 512
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nights")
+
+
+@pytest.fixture
+def night(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict]:
+    """Run `retrain` in this process; returns its promotion.json."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("FLYTE_LOCAL_CACHE_ENABLED", "false")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home}/runs/mlflow.db")
+
+    def run(name: str, start: datetime, *, learning_rate: float = 3e-3, iterations: int = 4) -> dict:
+        from workflows.retraining import retrain
+
+        training = {**SETTINGS["training"], "learning_rate": learning_rate}
+        config = GrpoConfig.from_dict({**SETTINGS, "training": training})
+        retrain(run_name=name, start_time=start, iterations=iterations, games=GAMES, config=config)
+        return json.loads((home / "runs" / name / "promotion.json").read_text())
+
+    return run
+
+
+def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Callable[..., dict], home: Path) -> None:
+    uri = f"sqlite:///{home}/runs/mlflow.db"
+    first = night("first", START)
+    runs = home / "runs"
+    assert first["promoted"] and first["version"] == 2  # version 1 is what it began from
+    trained = runs / "first" / "policies" / "00004"
+    champion = registry.find(uri, f"models:/{MODEL}@champion")
+    assert (champion.number, champion.place, champion.digest) == (2, str(trained), read_info(trained).digest)
+    compared = Comparison.from_json((runs / "first" / "comparisons" / "00004" / "comparison.json").read_text())
+    assert compared.policy == champion.digest
+    assert compared.other == read_info(runs / "first" / "policies" / "00000").digest
+    assert (compared.games, compared.seed) == (GAMES, fresh_seed("first", int(START.timestamp())))
+    assert first["why"] == f"version 2 of {MODEL} is champion, the first one: {compared.in_words}"
+    assert json.loads((runs / "first" / "summary.json").read_text())["iterations"] == 4
+
+    # A learning rate at which nothing is learned: the weights are others, what they play is not.
+    second = night("second", datetime(2026, 12, 1, 2, tzinfo=UTC), learning_rate=1e-9, iterations=1)
+    assert not second["promoted"] and second["version"] == 3
+    assert second["why"].startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: ")
+    assert registry.find(uri, f"models:/{MODEL}@champion") == champion
+    assert registry.find(uri, f"models:/{MODEL}@challenger").number == 3
+    began = json.loads((runs / "second" / "run.json").read_text())
+    assert began["inputs"]["policy"] == f"models:/{MODEL}/2" and began["source"]["place"] == str(trained)
+    assert read_info(runs / "second" / "policies" / "00000").digest == champion.digest
+    assert first["seed"] != second["seed"] and began["inputs"]["seed"] == int(START.timestamp()) + 24 * 3600
+
+    mlflow = client(uri)
+    run = mlflow.get_run(str(mlflow.get_model_version(MODEL, "3").run_id))
+    assert run.info.status == "FINISHED" and run.data.tags["promotion"] == second["why"]
+    assert run.data.params["policy.version"] == f"models:/{MODEL}/2"
+    assert run.data.params["policy.digest"] == champion.digest
+    measured = mlflow.get_model_version(MODEL, "2").tags
+    assert {"expected_reward", "expected_reward_ci95", "regret", "invalid_rate", "games"} <= measured.keys()
+    assert (measured["run"], measured["policy_version"]) == ("first", "4")
+
+
+def test_the_champion_is_compared_promoted_and_demoted_from_the_command_line(
+    night: Callable[..., dict], home: Path, command: Callable[..., tuple[list[str], dict[str, str]]]
+) -> None:
+    pyflyte, environment = command()[0][0], command()[1]
+
+    def said(workflow: str, name: str, *arguments: str) -> str:
+        line = [pyflyte, "run", str(ROOT / "workflows" / workflow), name, *arguments]
+        done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    names = ["--policy", f"models:/{MODEL}@champion", "--other", str(home / "runs" / "first" / "policies" / "00000")]
+    kept = json.loads((home / "runs" / "first" / "promotion.json").read_text())
+    shown = said("evaluation.py", "compare", *names, "--games", str(GAMES), "--seed", str(kept["seed"]))
+    (folder,) = (home / "runs" / "comparisons").iterdir()
+    again = Comparison.from_json((folder / "comparison.json").read_text())
+    assert again.difference == kept["difference"]  # the decks of a promotion can be played again
+    assert f"difference  {again.in_words}" in shown and "optimum" in shown
+    assert "version 3 of nights is champion, in the place of version 2: promoted by hand" in said(
+        "promotion.py", "promote", "--model", MODEL, "--version", "3"
+    )
+    assert "version 2 of nights is champion again, version 3 is not any more" in said(
+        "promotion.py", "demote", "--model", MODEL
+    )

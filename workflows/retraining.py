@@ -1,0 +1,84 @@
+"""Training on from the champion, on a schedule: the next one is promoted where it is surely better.
+
+    pyflyte run workflows/retraining.py retrain
+
+    champion ─► grpo ─► trained policy ─┬─► compared on fresh decks ─► promoted, or the champion stays
+                └───────── policy 0 ────┘
+
+`nightly` and `on_demand` are what a cluster registers; on this machine `retrain` is the same workflow.
+"""
+
+from datetime import datetime
+
+from flytekit import CronSchedule, LaunchPlan, workflow
+from flytekit.types.file import FlyteFile
+
+from tasks.config import GrpoConfig
+from tasks.evaluation.task import compare_in_run
+from tasks.promotion.task import GAMES, NOW, begin_retraining, decide_promotion
+from workflows.grpo import training
+
+
+@workflow
+def retrain(
+    run_name: str = "",
+    start_time: datetime = NOW,
+    policy: str = "tiny",
+    environment: str = "blackjack",
+    environment_url: str = "",
+    iterations: int = 32,
+    lag: int = 0,
+    games: int = GAMES,
+    config: GrpoConfig = GrpoConfig(),
+) -> FlyteFile:
+    """Train on from the champion, compare on decks that nobody has played, promote only what is surely better.
+
+    Args:
+        run_name: Folder under runs/ and name in MLflow; an interrupted run of this name goes on. Default: made from
+            the start time.
+        start_time: Fixes decks, samples, minibatches and weights, so that each night has its own. Default: now.
+        policy: What the first retraining starts from, while there is no champion: "tiny", a checkpoint, its name on
+            the hub or in the registry.
+        environment: What the policy acts in: blackjack.
+        environment_url: URL of a running OpenEnv server. Default: the environment lives in the rollout process.
+        iterations: Policy versions to train.
+        lag: 0 samples rollout v from policy v; 1 from policy v-1, so that both can run at once on a cluster.
+        games: Fresh decks of the comparison.
+        config: All settings of the stages, as JSON or the path of a JSON or YAML file; see tasks/config.py.
+
+    Returns:
+        promotion.json of the run: whether its policy is champion now, and why.
+    """
+    begun = begin_retraining(
+        run_name=run_name,
+        start_time=start_time,
+        policy=policy,
+        environment=environment,
+        games=games,
+        config=config,
+    )
+    run, first, done, _ = training(
+        run_name=begun.run_name,
+        policy=begun.policy,
+        environment=environment,
+        environment_url=environment_url,
+        iterations=iterations,
+        seed=begun.seed,
+        lag=lag,
+        config=config,
+    )
+    comparison = compare_in_run(run=run, config=config, policies=done.policies, other=first, games=games)
+    return decide_promotion(
+        run=run, config=config, policies=done.policies, evaluations=done.evaluations, comparison=comparison
+    )
+
+
+# Every input has a value in the workflow, so that both plans run as they are; who launches one may give others.
+on_demand = LaunchPlan.get_or_create(retrain, name="workflows.retraining.on_demand")
+# A night that is still training when the next one begins is compared with its own champion. Whichever is promoted
+# first stays: the other one is refused, since what it was compared with is champion no more.
+nightly = LaunchPlan.get_or_create(
+    retrain,
+    name="workflows.retraining.nightly",
+    schedule=CronSchedule(schedule="0 2 * * *", kickoff_time_input_arg="start_time"),  # 02:00 UTC
+)
