@@ -91,7 +91,7 @@ def register_or_leave(uri: str, given: Candidate, folder: Path, there: Callable[
     try:
         register(uri, given, there)
     except (MlflowException, OSError) as error:  # a training does not end for a server that is away
-        (folder / LEFT).write_text(given.to_json())
+        (folder / LEFT).write_text(str(given.to_json()))
         console.stage(f"{given.model} has no version of this policy yet: {_first_line(error)}")
 
 
