@@ -63,12 +63,12 @@ def games_to_trace(run: Run, config: GrpoConfig, batch: pa.Table, iteration: int
     groups = min(config.tracking.trace_groups, config.tracking.max_traces // size)
     if not groups or not is_traced(iteration, run.iterations, config.tracking.max_traces // (groups * size)):
         return []
-    _, firsts = trajectory_numbers(batch)
+    trajectory, firsts = trajectory_numbers(batch)
     overview = batch.select(["group_id", "reward"]).take(firsts)
     ids = overview["group_id"].to_pylist()
     teaches = dict(zip(ids, decided(overview["reward"].to_numpy(), ids).tolist(), strict=True))
     order = sorted(teaches, key=lambda group: (not teaches[group], derived_seed("trace", run.seed, group)))
-    wanted = np.isin(ids, order[:groups])[trajectory_numbers(batch)[0]]
+    wanted = np.isin(ids, order[:groups])[trajectory]
     rows = batch.filter(pa.array(wanted)).to_pylist()
     # The last sample of a trajectory holds its whole conversation.
     return list({row["trajectory_id"]: row for row in sorted(rows, key=lambda row: row["sample"])}.values())
