@@ -11,11 +11,9 @@ from safetensors.torch import load_file
 from small import SMALL
 
 TWO = {"training": {**SMALL["training"], "ranks": 2}}
-# Two ranks add the parts of a gradient in another order: 1e-7 of it, which Adam makes as much as a few steps' length
-# only where nothing but rounding is left of a gradient. Measured: 1.2e-7 on a weight, 3e-7 of a metric. A metric that
-# is itself rounding, or a difference of nearly equal numbers, is as far off as that, whatever its size.
+# Two ranks add the parts of a gradient in another order. Measured: 1.2e-7 on a weight, 2e-6 of a metric, and 2e-8 of a
+# loss that is itself a difference of nearly equal numbers. The limit leaves room for other processors.
 NEAR = 1e-5
-FAR = 1e-6
 LOST = "mismatch between generator and trainer on policy version 0, batch 00000, is "
 
 
@@ -44,8 +42,10 @@ def test_two_ranks_train_as_one_does(ranks_run: Path, reference_run: Path) -> No
         for name, weight in by_one.items():
             assert (by_two[name] - weight).abs().max() < NEAR, name
         assert max((weight - before[name]).abs().max() for name, weight in by_one.items()) > 100 * NEAR
-        one = measured(reference_run, version)
-        assert len(one) > 10 and measured(ranks_run, version) == pytest.approx(one, rel=NEAR, abs=FAR)
+        one, two = (measured(run, version) for run in (reference_run, ranks_run))
+        for name in ("train/mismatch_mean", "train/mismatch_max"):  # rounding and nothing else, on either
+            assert 0 < one.pop(name) < NEAR and 0 < two.pop(name) < NEAR
+        assert len(one) > 10 and two == pytest.approx(one, rel=NEAR, abs=NEAR / 10)
     found, wanted = (json.loads((run / "summary.json").read_text()) for run in (ranks_run, reference_run))
     for name in ("expected_reward", "win_rate", "regret", "invalid_rate", "games", "iterations"):
         assert found[name] == wanted[name], name
@@ -89,7 +89,7 @@ def test_a_run_goes_on_with_other_ranks_where_it_was(ranks_run: Path, home: Path
         ("apart", {"algorithm": {"max_mismatch": 1e-12}}, ValueError, LOST),
         (
             "burst",
-            {"training": {"learning_rate": 1e38, "warmup_iterations": 0}},
+            {"training": {"learning_rate": 1e30, "warmup_iterations": 0}},
             FloatingPointError,
             "training of policy version 0 stopped in epoch ",
         ),
