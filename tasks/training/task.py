@@ -44,7 +44,7 @@ def train(
     `sampler` is the policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
-    from tasks.history import carry_on, iteration_of
+    from tasks.history import carry_on
     from tasks.records import read_batch
     from tasks.tracking import console
     from tasks.training.train import next_policy
@@ -75,6 +75,6 @@ def train(
         metrics["time/iteration_s"] = console.seconds_here(started, worked, here=here)
         metrics["time/overhead_s"] = metrics["time/iteration_s"] - worked
         write_metrics(run, target, metrics, step=iteration)
-        carry_on(before, target, iteration_of(tables[-1], {**sampled, **metrics}, iteration))
+        carry_on(before, target, tables[-1], {**sampled, **metrics}, iteration)
         show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, metrics["time/iteration_s"])
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(new_state)))
