@@ -3,7 +3,8 @@
     policies/00007/_history.jsonl = policies/00006/_history.jsonl + the line of iteration 6
 
 So the last policy brings the story of the whole run, on a cluster as on one machine, and no stage has to find the
-batches of all others. A line has about 700 bytes. Axes: R rows of a batch, E games.
+batches of all others. A line has about 600 bytes, and there are never more than about LINES of them: a longer run
+keeps every second, fourth, eighth … iteration. Axes: R rows of a batch, E games.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from tasks.records import trajectory_numbers
 
 HISTORY = "_history.jsonl"  # the underscore keeps it out of the policy's digest, and through retention
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+LINES = 256
 FEW = 12  # distinct values at most that are counted one by one
 COLUMNS = ["trajectory_id", "action_mask", "reward", "turns"]
 
@@ -39,13 +41,14 @@ class Spread(Record):
 class Iteration(Record):
     """One iteration: what was played with policy `iteration`, or with lag 1 with the one before, and how long it took.
 
-    Produced by `train`, consumed by `report`. Example: `Iteration(iteration=7, games=4096, expected_reward=-0.11,
-    invalid_share=0.001, seconds={"rollout": 2.3, "reference": 1.1, "train": 4.0, "overhead": 0.6}, rewards=Spread(…),
-    tokens=Spread(…), turns=Spread(…))`.
+    Produced by `train`, consumed by `report`. Example: `Iteration(iteration=7, games=4096, played=32768,
+    expected_reward=-0.11, invalid_share=0.001, seconds={"rollout": 2.3, "reference": 1.1, "train": 4.0,
+    "overhead": 0.6}, rewards=Spread(…), tokens=Spread(…), turns=Spread(…))`.
     """
 
     iteration: int
     games: int
+    played: int  # games of all iterations so far, with this one's
     expected_reward: float  # the environment's own, unshaped
     invalid_share: float
     seconds: dict[str, float]  # by stage
@@ -68,8 +71,8 @@ def spread(values_E: np.ndarray) -> Spread:
     )
 
 
-def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int) -> Iteration:
-    """The record of an iteration that played `batch`, which has COLUMNS, and measured `metrics`."""
+def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, played: int = 0) -> Iteration:
+    """The record of an iteration that played `batch`, which has COLUMNS, after `played` games."""
     trajectory_R, first_E = trajectory_numbers(batch)
     masks = batch["action_mask"].combine_chunks()
     token_trajectories = np.repeat(trajectory_R, masks.value_lengths().to_numpy())
@@ -80,6 +83,7 @@ def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int) 
     return Iteration(
         iteration=iteration,
         games=len(first_E),
+        played=played + len(first_E),
         expected_reward=_short(metrics["rollout/expected_reward"]),
         invalid_share=_short(metrics["rollout/invalid_share"]),
         seconds={stage: _short(value) for stage, value in stages.items()},
@@ -89,11 +93,21 @@ def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int) 
     )
 
 
-def carry_on(before: Path, after: Path, new: Iteration) -> None:
+def carry_on(before: Path, after: Path, batch: pa.Table, metrics: Mapping[str, float], iteration: int) -> None:
     """Leave in the folder of the policy `after` what came with the policy `before`, and one iteration more."""
-    known = before / HISTORY
-    told = known.read_text() if known.is_file() else ""  # policy 0 has none
-    (after / HISTORY).write_text(f"{told}{new.to_json()}\n")
+    known = read_history(before)  # of policy 0 there is none
+    new = iteration_of(batch, metrics, iteration, known[-1].played if known else 0)
+    stride = 1
+    while (iteration + 1) / stride > LINES:
+        stride *= 2
+    kept = [old for old in known if old.iteration % stride == 0]
+    (after / HISTORY).write_text("".join(f"{line.to_json()}\n" for line in [*kept, new]))
+
+
+def games_before(history: Sequence[Iteration], version: int) -> int:
+    """Games played before there was this policy version; between the iterations that were kept, in proportion."""
+    made = [0, *(iteration.iteration + 1 for iteration in history)]
+    return round(float(np.interp(version, made, [0, *(iteration.played for iteration in history)])))
 
 
 def read_history(policy: Path) -> Sequence[Iteration]:

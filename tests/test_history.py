@@ -1,11 +1,12 @@
 """What an iteration leaves for the report, counted by hand, and how it is carried from policy to policy."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tasks.history import HISTORY, Iteration, carry_on, iteration_of, read_history, spread
+from tasks.history import LINES, Iteration, carry_on, games_before, iteration_of, read_history, spread
 from tasks.records import Sample, to_table
 
 METRICS = {
@@ -67,12 +68,24 @@ def test_a_policy_brings_the_story_of_those_before(tmp_path: Path) -> None:
         policy.mkdir()
     assert read_history(policies[0]) == []
     for version in (0, 1):
-        new = iteration_of(BATCH, METRICS, version)
-        carry_on(policies[version], policies[version + 1], new)
-        carry_on(policies[version], policies[version + 1], new)  # a stage that is repeated
-    assert [iteration.iteration for iteration in read_history(policies[2])] == [0, 1]
-    assert read_history(policies[2])[0] == read_history(policies[1])[0] == iteration_of(BATCH, METRICS, 0)
-    assert len((policies[2] / HISTORY).read_text()) < 2000  # small, for it travels
+        carry_on(policies[version], policies[version + 1], BATCH, METRICS, version)
+        carry_on(policies[version], policies[version + 1], BATCH, METRICS, version)  # a stage that is repeated
+    history = read_history(policies[2])
+    assert [(iteration.iteration, iteration.played) for iteration in history] == [(0, 3), (1, 6)]
+    assert history[0] == read_history(policies[1])[0] == iteration_of(BATCH, METRICS, 0)
+    assert [games_before(history, version) for version in range(3)] == [0, 3, 6]
+
+
+def test_a_long_run_keeps_every_second_iteration_and_all_of_its_games(tmp_path: Path) -> None:
+    for version in range(2 * LINES + 1):
+        carry_on(tmp_path, tmp_path, BATCH, METRICS, version)
+        history = read_history(tmp_path)
+        assert len(history) <= LINES + 1 and history[-1].iteration == version
+        assert history[-1].played == games_before(history, version + 1) == 3 * (version + 1)
+        if version == LINES + 3:
+            assert [iteration.iteration for iteration in history] == [*range(0, LINES + 3, 2), version]
+    assert {after.iteration - before.iteration for before, after in pairwise(history)} == {4}
+    assert games_before(history, 101) == 3 * 101
 
 
 def test_an_unknown_field_is_refused() -> None:

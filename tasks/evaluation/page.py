@@ -67,13 +67,13 @@ def report_page(
     origin: Origin | None,
     ended: float,
 ) -> str:
-    """The page of a whole run. `played` are the games before policy version 0, 1, …; `origin` is None where MLflow did
-    not answer: then the page says less of where the run comes from."""
+    """The page of a whole run. `played` are the games before each of the evaluations; `origin` is None where MLflow
+    did not answer: then the page says less of where the run comes from."""
     first, last = evaluations[0], evaluations[-1]
     before, after = table_columns(first), table_columns(last)
     return _page(
         title=f"{run.name}: GRPO in {run.environment}",
-        subtitle=f"{played[-1]:,} games, {len(played) - 1} policy versions, {_moment(ended)}",
+        subtitle=f"{played[-1]:,} games, {policy.version} policy versions, {_moment(ended)}",
         cards=_cards(before, after),
         decks=f"{last.games:,} held-out decks",
         columns=[f"before (policy {first.policy_version})", f"after (policy {last.policy_version})", "optimum"],
@@ -149,10 +149,10 @@ def _cards(before: Mapping[str, float], after: Mapping[str, float]) -> list[dict
 
 def _evaluations(evaluations: Sequence[Evaluation], played: Sequence[int]) -> list[list[str]]:
     rows = [["policy", "games played", *COLUMNS]]
-    for evaluation in evaluations:
+    for evaluation, games in zip(evaluations, played, strict=True):
         found = numbers(evaluation)
         cells = [_minus(console.value(found, key, half_width)) for key, half_width in COLUMNS.values()]
-        rows.append([str(evaluation.policy_version), f"{played[evaluation.policy_version]:,}", *cells])
+        rows.append([str(evaluation.policy_version), f"{games:,}", *cells])
     return rows
 
 

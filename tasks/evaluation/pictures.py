@@ -174,9 +174,12 @@ def _unreadable_share(axes: "Axes", shares: Sequence[tuple[float, float]], theme
 
 
 def stage_times(
-    times: Mapping[str, Sequence[float]], title: str = "Where the time goes", theme: Theme = LIGHT
+    iterations: Sequence[int],
+    times: Mapping[str, Sequence[float]],
+    title: str = "Where the time goes",
+    theme: Theme = LIGHT,
 ) -> "Figure":
-    """Seconds of each iteration, stacked by stage; the legend gives each stage's share of the whole."""
+    """Seconds of each of these iterations, stacked by stage; the legend gives each stage's share of the whole."""
     import numpy as np
     from matplotlib.ticker import MaxNLocator
 
@@ -184,11 +187,10 @@ def stage_times(
         axes = figure.subplots()
         seconds = {stage: np.asarray(values, dtype=float) for stage, values in times.items()}
         whole = sum(values.sum() for values in seconds.values()) or 1.0
-        below = np.zeros(max((len(values) for values in seconds.values()), default=0))
+        below = np.zeros(len(iterations))
         for (stage, values), colour in zip(seconds.items(), _colours(len(seconds), theme), strict=True):
-            values = np.pad(values, (0, len(below) - len(values)))
             label = f"{stage}  {values.sum() / whole:.0%}"
-            axes.bar(np.arange(1, len(below) + 1), values, 0.85, bottom=below, color=colour, label=label)
+            axes.bar(iterations, values, _bar_width(iterations), bottom=below, color=colour, label=label)
             below = below + values
         _open_axes(axes, theme)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -250,13 +252,19 @@ def _stacked(axes: "Axes", versions: Sequence[int], spreads: Sequence[Spread], t
         share = "<1%" if 0 < shares[-1] < 0.005 else f"{shares[-1]:.0%}"
         label = f"{name}{' or more' if rest else ''}  {share}"
         colour = shades(place / max(1, len(shown) - 1))
-        axes.bar(versions, shares, 0.85, bottom=below, color=colour, label=label)
+        axes.bar(versions, shares, _bar_width(versions), bottom=below, color=colour, label=label)
         below += shares
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     handles, labels = axes.get_legend_handles_labels()
     beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "frameon": False, "alignment": "left"}
     axes.legend(handles[::-1], labels[::-1], title="at last", **beside)
+
+
+def _bar_width(places: Sequence[int]) -> float:
+    import numpy as np
+
+    return 0.85 * float(np.median(np.diff(places))) if len(places) > 1 else 0.85
 
 
 def _bands(axes: "Axes", versions: Sequence[int], spreads: Sequence[Spread], theme: Theme) -> None:

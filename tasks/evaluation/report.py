@@ -1,7 +1,6 @@
 """What people see of a training: evaluation.json and heat map of one policy, summary, pictures and report.html of the
 whole run."""
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from tasks.evaluation.pictures import (
     stage_times,
 )
 from tasks.folders import run_folder, shown, written_whole
-from tasks.history import Iteration, read_history
+from tasks.history import Iteration, games_before, read_history
 from tasks.policy.checkpoint import read_info
 from tasks.tracking import console, mlflow_run
 from tasks.tracking.mlflow_store import client
@@ -77,7 +76,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, iterations: in
     found, history = [read_evaluation(folder) for folder in evaluations], read_history(policy)
     first, last = found[0], found[-1]
     folder = run_folder(run.name)
-    played = [0, *itertools.accumulate(iteration.games for iteration in history)]
+    played = [games_before(history, evaluation.policy_version) for evaluation in found]
     drawn = _draw(run, found, history, played)
     for name, picture in drawn.items():
         path = folder / PICTURES / f"{name}.png"
@@ -124,12 +123,15 @@ def _origin(run: Run) -> Origin | None:
 def _draw(
     run: Run, evaluations: list[Evaluation], history: Sequence[Iteration], played: list[int]
 ) -> dict[str, Picture]:
-    """The pictures of a run by the names of their files. `played` are the games before policy version 0, 1, …"""
-    points = [{**numbers(e), "version": e.policy_version, "games": played[e.policy_version]} for e in evaluations]
+    """The pictures of a run by the names of their files. `played` are the games before each of the evaluations."""
+    points = [
+        {**numbers(e), "version": e.policy_version, "games": games}
+        for e, games in zip(evaluations, played, strict=True)
+    ]
     players = evaluations[-1].players
     references = {name.replace("_", " "): player["expected_reward"] for name, player in players.items()}
-    training = [(played[i + 1], iteration.expected_reward) for i, iteration in enumerate(history)]
-    unreadable = [(played[i + 1], iteration.invalid_share) for i, iteration in enumerate(history)]
+    training = [(iteration.played, iteration.expected_reward) for iteration in history]
+    unreadable = [(iteration.played, iteration.invalid_share) for iteration in history]
     if max((share for _, share in unreadable), default=0.0) <= SEEN:
         unreadable = []
     stages = [stage for stage in STAGES if any(stage in iteration.seconds for iteration in history)]
@@ -156,7 +158,7 @@ def _draw(
         ),
         "stage_times": (
             "Seconds of each iteration by stage, evaluations left out.",
-            lambda theme: stage_times(times, theme=theme),
+            lambda theme: stage_times(versions, times, theme=theme),
         ),
     }
     return {name: Picture(alt, png(draw(LIGHT)), png(draw(DARK))) for name, (alt, draw) in named.items()}

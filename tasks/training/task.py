@@ -161,7 +161,7 @@ def train(
     policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
     from tasks.buffer.window import take
-    from tasks.history import carry_on, iteration_of
+    from tasks.history import carry_on
     from tasks.lineage.records import source_of
     from tasks.lineage.training import record_training
     from tasks.peak_memory import peak_memory
@@ -203,7 +203,7 @@ def train(
                 **window.metrics,
                 **peak_memory("train"),
             }
-            carry_on(before, target, iteration_of(tables[-1], {**sampled, **metrics}, iteration))
+            carry_on(before, target, tables[-1], {**sampled, **metrics}, iteration)
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
             record_training(run, target, source_of(policy), trained_on, window.group_ids)
             write_metrics(run, target, metrics, step=iteration, sources=[folders[-1], before])

@@ -96,7 +96,7 @@ class Page(HTMLParser):
 def page(origin: Origin | None = ORIGIN) -> str:
     pictures = [Picture("What it learned.", PNG, PNG + b", dark")]
     policy = PolicyInfo(2, "5f0c" * 16, "b2a1" * 16)
-    return report_page(RUN, [BEFORE, AFTER], [0, 1000, 2500], pictures, policy, origin, 1_796_014_666.0)
+    return report_page(RUN, [BEFORE, AFTER], [0, 2500], pictures, policy, origin, 1_796_014_666.0)
 
 
 def test_it_is_a_whole_page() -> None:

@@ -97,9 +97,11 @@ def test_unreadable_replies_have_a_panel_of_their_own() -> None:
 
 
 def test_stage_times_are_stacked() -> None:
-    axes: Any = pictures.stage_times({"rollout": [1.0, 2.0], "train": [3.0, 2.0]}).axes[0]
+    axes: Any = pictures.stage_times([0, 4], {"rollout": [1.0, 2.0], "train": [3.0, 2.0]}).axes[0]
     tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
     assert tops == [1.0, 2.0, 4.0, 4.0]
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    assert middles == [0, 4, 0, 4] and axes.patches[0].get_width() == 0.85 * 4
     assert sorted(axes.get_legend_handles_labels()[1]) == ["rollout  38%", "train  62%"]
 
 
@@ -134,7 +136,7 @@ def test_a_theme_colours_ground_and_ink() -> None:
         drawn = [
             pictures.choice_heat_map(CHOICES, "t", theme),
             pictures.learning_curve([], {"optimum": -0.04}, "t", theme=theme),
-            pictures.stage_times({"rollout": [1.0]}, theme=theme),
+            pictures.stage_times([0], {"rollout": [1.0]}, theme=theme),
             pictures.distributions([0], [REWARDS], [REWARDS], [REWARDS], theme=theme),
         ]
         for figure in drawn:
@@ -160,7 +162,7 @@ def test_saved_pictures_are_png_at_150_dots_an_inch(tmp_path: Path) -> None:
     figures = {
         "choices": pictures.choice_heat_map({}, "no game was played"),
         "curve": pictures.learning_curve([], {}, "nothing was evaluated"),
-        "times": pictures.stage_times({}),
+        "times": pictures.stage_times([], {}),
         "distributions": pictures.distributions([], [], [], []),
     }
     for name, figure in figures.items():
