@@ -20,6 +20,7 @@ def pyflyte_run(*arguments: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "400")
     return tmp_path
@@ -56,6 +57,12 @@ def test_help_explains_every_input():
         (["--lag", "2"], "lag is 2; allowed: 0 or 1."),
         (["--run_name", "a/b"], 'run_name is "a/b"; allowed: letters, digits,'),
         (["--policy", "nowhere"], 'policy is "nowhere", which is no directory; allowed: "tiny" or a directory'),
+        (
+            ["--policy", "models:/grpo-blackjack@champion"],
+            'policy is "models:/grpo-blackjack@champion", and the registry has no model grpo-blackjack; allowed: ',
+        ),
+        (["--policy", "models:/champion"], 'policy is "models:/champion"; allowed in the registry: models:/NAME@champ'),
+        (["--config", '{"tracking": {"model": "a/b"}}'], 'tracking.model is "a/b"; allowed: letters, digits, dots,'),
         (["--config", '{"rollot": {}}'], 'config has an unknown key "rollot" (did you mean "rollout"?); allowed: '),
         (
             ["--config", '{"rollout": {"group_sise": 3}}'],
