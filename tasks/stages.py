@@ -60,7 +60,8 @@ def losable(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterat
     except BaseException:
         with failing_loudly(run):
             raise
-    mlflow_run.note_shard(run, stage, shard, "")
+    with contextlib.suppress(Exception):
+        mlflow_run.note_shard(run, stage, shard, "")
 
 
 def write_metrics(

@@ -221,7 +221,7 @@ def test_a_map_over_shards_is_one_task_with_the_pod_and_the_retries_of_a_rollout
         bound = {b.var: b.binding for b in array.node.inputs}
         assert [b.scalar.primitive.integer for b in bound["shard"].collection.bindings] == [0, 1, 2, 3]
         assert set(array.bound_inputs) == bound.keys() - {"shard"} == {"config", "iteration", "policy", "run"}
-        assert array.node.metadata.retries.retries == 3 and array.node.metadata.cacheable
+        assert array.node.metadata.retries.retries == 3
         # As Flyte counts the shards that it needs: three of four.
         assert math.ceil(array.min_success_ratio * 4) == 3 and array.WhichOneof("success_criteria")
 
