@@ -14,7 +14,7 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.buffer.task import Window
-from tasks.config import GrpoConfig, Run
+from tasks.config import GrpoConfig, RolloutConfig, Run
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -46,7 +46,7 @@ def package(folder: Path, **more: str) -> tuple[dict[str, bytes], Templates]:
     return files, {spec.template.id.name: spec.template for spec in specs}
 
 
-def compiled(template: TaskTemplate, folder: Path) -> dynamic_job_pb2.DynamicJobSpec:
+def compiled(template: TaskTemplate, folder: Path, workers: int = 1) -> dynamic_job_pb2.DynamicJobSpec:
     """What `iterate` leaves for Flyte, run by its container's command in an empty folder."""
     first = FlyteDirectory.from_source("s3://bucket/policies/00000")
     given = {
@@ -54,7 +54,7 @@ def compiled(template: TaskTemplate, folder: Path) -> dynamic_job_pb2.DynamicJob
         "first": first,
         "iterations": 2,
         "lag": 0,
-        "config": GrpoConfig(),
+        "config": GrpoConfig(rollout=RolloutConfig(workers=workers)),
         "begin": 0,
         "end": 2,
         "policies": [first],

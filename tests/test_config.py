@@ -91,6 +91,10 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
         (RolloutConfig, "max_tokens", 0, "rollout.max_tokens"),
         (RolloutConfig, "max_turns", 0, "rollout.max_turns"),
         (RolloutConfig, "cut", "keep", "rollout.cut"),
+        (RolloutConfig, "workers", 0, "rollout.workers"),
+        (RolloutConfig, "workers", 513, "rollout.workers"),
+        (RolloutConfig, "workers_needed", 0, "rollout.workers_needed"),
+        (RolloutConfig, "workers_needed", 1.1, "rollout.workers_needed"),
         (RolloutConfig, "concurrent_games", 0, "rollout.concurrent_games"),
         (RolloutConfig, "kv_cache_gib", 0, "rollout.kv_cache_gib"),
         (RolloutConfig, "gpu_memory_utilization", 1.5, "rollout.gpu_memory_utilization"),
@@ -155,6 +159,7 @@ def test_what_is_allowed_is_told() -> None:
     assert complaint(GrpoConfig, {"algorithm": {"name": "ppo"}}) == (
         'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo, cispo.'
     )
+    assert complaint(RolloutConfig, {"workers": 513}) == "rollout.workers is 513; allowed: 1 to rollout.groups (512)."
     assert complaint(RolloutConfig, {"cut": "keep"}) == 'rollout.cut is "keep"; allowed: forfeit or drop.'
     assert complaint(AlgorithmConfig, {"kl_estimator": "k4"}) == (
         'algorithm.kl_estimator is "k4"; allowed: k1, k2 or k3.'

@@ -38,7 +38,9 @@ CACHED = {
     "tasks.evaluation.task.evaluate": ROLLOUT,
     "tasks.policy.task.first_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 3600, False),
     "tasks.reference.task.score_reference": TRAINING,
+    "tasks.rollout.task.join_rollout": ROLLOUT,
     "tasks.rollout.task.rollout": ROLLOUT,
+    "tasks.rollout.task.rollout_shard": ROLLOUT,
     "tasks.training.task.train": TRAINING,
 }
 PREPARATION = ["tasks.run.task.prepare", "tasks.policy.task.first_policy", "workflows.grpo.iterate"]
@@ -201,17 +203,28 @@ def test_copy_all_sends_every_module_and_nothing_else_of_the_project(tmp_path: P
     }
 
 
-@pytest.mark.parametrize("which", ["packaged", "changed"])
+@pytest.mark.parametrize(("which", "workers", "stages"), [("packaged", 1, 5), ("changed", 2, 6)])
 def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
-    which: str, packaged: tuple[dict[str, bytes], Templates], changed: Templates, tmp_path: Path
+    which: str,
+    workers: int,
+    stages: int,
+    packaged: tuple[dict[str, bytes], Templates],
+    changed: Templates,
+    tmp_path: Path,
 ) -> None:
     registered = {"packaged": packaged[1], "changed": changed}[which]
-    graph = compiled(registered["workflows.grpo.iterate"], tmp_path)
-    assert len(graph.nodes) == 2 * 5 + 2
+    graph = compiled(registered["workflows.grpo.iterate"], tmp_path, workers)
+    assert len(graph.nodes) == 2 * stages + 2
     found = {template.id.name: template for template in graph.tasks}
-    assert found.keys() == {node.task_node.reference_id.name for node in graph.nodes}
+    assert found.keys() == {
+        (node.array_node.node if node.HasField("array_node") else node).task_node.reference_id.name
+        for node in graph.nodes
+    }
+    # A map is no task that is registered; its shards are.
+    mapped = {name: "tasks.rollout.task.rollout_shard" for name in found if name.endswith("-arraynode")}
+    assert len(mapped) == workers - 1
     assert {name: asked(template) for name, template in found.items()} == {
-        name: asked(registered[name]) for name in found
+        name: asked(registered[mapped.get(name, name)]) for name in found
     }
 
 

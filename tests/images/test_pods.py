@@ -69,7 +69,10 @@ first_policy.task_function(run=run, config=config)
         "rollout",
         """
 from tasks.evaluation.task import evaluate
-from tasks.rollout.task import rollout
+from dataclasses import replace
+from tasks.rollout.task import join_rollout, rollout, rollout_shard
+two = {"run": run, "config": replace(config.rollout, workers=2), "policy": folder("policies/00000"), "iteration": 0}
+join_rollout.task_function(shards=[rollout_shard.task_function(shard=n, **two) for n in range(2)], **two)
 rollout.task_function(run=run, config=config.rollout, policy=folder("policies/00000"), iteration=0)
 evaluate.task_function(run=run, config=config, policy=folder("policies/00000"), version=0)
 """,

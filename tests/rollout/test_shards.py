@@ -48,7 +48,7 @@ def played(policy: Path, config: RolloutConfig, groups: Sequence[int]) -> pa.Tab
 
 
 def check_same(found: tuple[pa.Table, dict[str, float]], wanted: tuple[pa.Table, dict[str, float]]) -> None:
-    """The same rows and the same metrics; log-probabilities differ by rounding, as vLLM computes other batches."""
+    """The same rows and the same metrics; log-probabilities may differ by rounding, as vLLM computes other batches."""
     (table, metrics), (reference, expected) = found, wanted
     assert table.schema == reference.schema
     assert table.drop(["logprobs"]).equals(reference.drop(["logprobs"]))

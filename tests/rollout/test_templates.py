@@ -22,7 +22,8 @@ from tasks.policy.checkpoint import seal
 from tasks.reference.score import score_batch
 from tasks.rollout.engine import Completion
 from tasks.rollout.episodes import Episode, play
-from tasks.rollout.rollout import sample_batch
+from tasks.rollout.rollout import Player, sample_batch
+from tasks.rollout.shards import join_shards, sample_shard
 from tasks.training.checks import mismatch
 from tasks.training.cold_start import imitation, scripted_conversations
 from tasks.training.losses.catalog import LOSSES
@@ -244,6 +245,19 @@ def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) 
     assert {row["sample"] for row in cut} == {0, 1}
     for row in cut:
         assert row["reward"] is None and not any(row["action_mask"]) and not any(row["logprobs"])
+
+
+@pytest.mark.parametrize("settings", [{}, {"thinking": True, "max_tokens": 16}])
+def test_two_workers_split_trajectories_as_one_does(qwen3_policy: Path, settings: dict[str, object]) -> None:
+    config = replace(CONFIG, **settings)
+    two = replace(config, workers=2)
+    with closing(Player(qwen3_policy, two, "blackjack", "", run_seed=0, iteration=2)) as player:
+        times = {"time/rollout_s": 1.0, "time/rollout_setup_s": 1.0}
+        table, metrics = join_shards(player, [sample_shard(player, shard) for shard in range(2)], [times, times])
+    reference, expected = batch(qwen3_policy, config)
+    assert table.drop(["logprobs"]).equals(reference.drop(["logprobs"]))
+    names = ("rollout/samples_mean", "rollout/tokens_mean", "rollout/turns_mean", "rollout/groups_kept")
+    assert [metrics[name] for name in names] == [expected[name] for name in names]
 
 
 def test_the_rollout_tells_agent_and_template_of_the_thinking(qwen3_policy: Path) -> None:

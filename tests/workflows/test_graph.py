@@ -4,6 +4,8 @@ Nothing is executed. A node's name here is its stage and how often the stage cam
 """
 
 import json
+import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +16,7 @@ import pytest
 from flytekit import dynamic
 from flytekit.configuration import ImageConfig, SerializationSettings
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
-from flytekit.models.core.workflow import Node as WorkflowNode
+from flytekit.models.core.workflow import Node
 from flytekit.models.dynamic_job import DynamicJobSpec
 from flytekit.models.literals import BindingData
 from flytekit.models.task import Resources, TaskTemplate
@@ -27,13 +29,14 @@ from workflows.grpo import SEGMENT, Progress, iterate
 
 ITERATIONS = 4
 OTHER = '{"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 1}, "evaluation": {"every": 3}}'
+WORKERS = '{"rollout": {"workers": 4, "workers_needed": 0.75}}'
 IMAGES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in resources.IMAGES})
 SETTINGS = SerializationSettings(image_config=IMAGES, project="grpo", domain="development", version="1")
 RUN = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///runs/mlflow.db")
 
 GPU = Resources.ResourceName.GPU
 
-Node = tuple[str, int]
+Place = tuple[str, int]
 
 
 def compiled(
@@ -69,6 +72,13 @@ def compiled(
         )
 
 
+def task_of(node: Node) -> str:
+    """The full name of a node's task, of one that is mapped over a list without what its settings add to it."""
+    if node.array_node is None:
+        return node.task_node.reference_id.name
+    return re.sub(r"\.map_(\w+)_[0-9a-f]{32}-arraynode$", r".\1", node.array_node.node.task_node.reference_id.name)
+
+
 def promises(binding: BindingData) -> list[tuple[str, str]]:
     """The outputs, (node id, name), that an input is bound to."""
     if binding.promise:
@@ -80,9 +90,9 @@ def promises(binding: BindingData) -> list[tuple[str, str]]:
 class Graph:
     """The nodes of a spec, each with the outputs that its inputs are bound to."""
 
-    inputs: dict[Node, dict[str, list[tuple[Node, str]]]]
+    inputs: dict[Place, dict[str, list[tuple[Place, str]]]]
 
-    def before(self, node: Node) -> set[Node]:
+    def before(self, node: Place) -> set[Place]:
         """Every node that must end before this one begins."""
         found, todo = set(), [node]
         while todo:
@@ -96,10 +106,10 @@ class Graph:
 def graph(lag: int, config: str = "{}") -> Graph:
     spec = compiled(lag, config)
     counts: Counter[str] = Counter()
-    names: dict[str, Node] = {}
+    names: dict[str, Place] = {}
     inputs = {}
     for node in spec.nodes:
-        stage = node.task_node.reference_id.name.rsplit(".", 1)[-1]
+        stage = task_of(node).rsplit(".", 1)[-1]
         names[node.id] = (stage, counts[stage])
         counts[stage] += 1
         bound = {b.var: [(names[of], var) for of, var in promises(b.binding)] for b in node.inputs}
@@ -163,15 +173,73 @@ def test_evaluations_hold_up_nothing() -> None:
     assert not {number for node in found.inputs for stage, number in found.before(node) if stage == "evaluate"}
 
 
-def test_compiled_again_it_is_the_same_graph() -> None:
+@pytest.mark.parametrize("config", ["{}", WORKERS])
+def test_compiled_again_it_is_the_same_graph(config: str) -> None:
     # Flyte's recovery finds the finished stages of a failed execution by their nodes' ids.
-    first, again = (compiled(lag=1, config="{}").to_flyte_idl() for _ in range(2))
+    first, again = (compiled(lag=1, config=config).to_flyte_idl() for _ in range(2))
     for spec in (first, again):
         for node in spec.nodes:
             node.upstream_node_ids.sort()  # flytekit's come out of a set
-    assert len(first.nodes) == len({node.id for node in first.nodes}) == 5 * ITERATIONS + 2 + 1
-    # five stages an iteration, two evaluations, and the first trainer state left behind
+    stages = 5 if config == "{}" else 6
+    assert len(first.nodes) == len({node.id for node in first.nodes}) == stages * ITERATIONS + 2 + 1
+    # five stages an iteration, or six, two evaluations, and the first trainer state left behind
     assert first == again
+
+
+def test_several_workers_are_a_map_and_a_join_and_the_rest_knows_the_join_only() -> None:
+    found = graph(lag=1, config=WORKERS)
+    for v in range(ITERATIONS):
+        shards, join = found.inputs["rollout_shard", v], found.inputs["join_rollout", v]
+        assert join["shards"] == [(("rollout_shard", v), "o0")]
+        assert shards["policy"] == join["policy"] == ([(("train", v - 2), "policy")] if v > 1 else [])
+        assert found.inputs["score_reference", v]["batch"] == [(("join_rollout", v), "o0")]
+        assert found.inputs["compute_advantages", v]["batch"] == [(("score_reference", v), "o0")]
+    readers = {node for node, inputs in found.inputs.items() for of in inputs.values() if "rollout_shard" in str(of)}
+    assert readers == {("join_rollout", v) for v in range(ITERATIONS)}
+    assert not [stage for stage, _ in found.inputs if stage == "rollout"]
+
+
+def test_a_map_over_shards_is_one_task_with_the_pod_and_the_retries_of_a_rollout() -> None:
+    spec = compiled(lag=0, config=WORKERS)
+    maps = [node for node in spec.nodes if node.array_node]
+    assert len(maps) == ITERATIONS
+    assert len({task.id.name for task in spec.tasks}) == len(spec.tasks) == 8  # one a stage, the map's among them
+    (mapped,) = [task for task in spec.tasks if task.id.name.endswith("-arraynode")]
+    (join,) = [task for task in spec.tasks if task.id.name.endswith("join_rollout")]
+    assert mapped.metadata.to_flyte_idl() == join.metadata.to_flyte_idl()
+    assert mapped.metadata.retries.retries == 3 and mapped.metadata.discoverable
+    assert mapped.container.image == "registry.invalid/rollout:1"
+    assert mapped.container.resources.to_flyte_idl() == join.container.resources.to_flyte_idl()
+    assert mapped.extended_resources == join.extended_resources
+    assert mapped.container.args[0] == "pyflyte-map-execute"
+    assert mapped.container.args[-8:] == [
+        *(
+            "vars",
+            "config,iteration,policy,run",
+            "resolver",
+            "flytekit.core.python_auto_container.default_task_resolver",
+        ),
+        *("task-module", "tasks.rollout.task", "task-name", "rollout_shard"),
+    ]
+    for node in maps:
+        array = node.array_node.to_flyte_idl()
+        bound = {b.var: b.binding for b in array.node.inputs}
+        assert [b.scalar.primitive.integer for b in bound["shard"].collection.bindings] == [0, 1, 2, 3]
+        assert set(array.bound_inputs) == bound.keys() - {"shard"} == {"config", "iteration", "policy", "run"}
+        assert array.node.metadata.retries.retries == 3
+        # As Flyte counts the shards that it needs: three of four.
+        assert math.ceil(array.min_success_ratio * 4) == 3 and array.WhichOneof("success_criteria")
+
+
+@pytest.mark.parametrize(
+    ("workers", "share", "needed"), [(3, 2 / 3, 2), (3, 0.67, 3), (3, 0.34, 2), (7, 1.0, 7), (10, 0.7, 7)]
+)
+def test_as_many_shards_are_needed_as_the_share_says(workers: int, share: float, needed: int) -> None:
+    config = json.dumps({"rollout": {"workers": workers, "workers_needed": share}})
+    (ratio, *_) = [
+        n.array_node.to_flyte_idl().min_success_ratio for n in compiled(0, config, 0, 1).nodes if n.array_node
+    ]
+    assert math.ceil(ratio * workers) == needed  # the ratio is of 32 bits
 
 
 def test_ten_thousand_iterations_are_a_chain_of_chains_of_segments() -> None:
@@ -248,7 +316,7 @@ def test_policies_are_left_behind_but_those_that_retention_or_an_evaluation_keep
     assert found.inputs["retire", 0]["after"] == [(("train", 3), "policy")]
 
 
-def train_nodes(training: dict[str, int]) -> tuple[list[WorkflowNode], TaskTemplate]:
+def train_nodes(training: dict[str, int]) -> tuple[list[Node], TaskTemplate]:
     """The nodes that train in a loop with these settings, and the task that they name."""
     spec = compiled(lag=0, config=json.dumps({"training": training}))
     nodes = [node for node in spec.nodes if node.task_node.reference_id.name == "tasks.training.task.train"]
@@ -296,7 +364,7 @@ def test_only_the_training_knows_of_the_ranks_and_the_cache_of_none() -> None:
     assert sum("training" in config for config in given) == 4 * ITERATIONS + 2
 
 
-def settings(node: WorkflowNode, name: str) -> dict[str, Any]:
+def settings(node: Node, name: str) -> dict[str, Any]:
     """The record that a node is given under this name; empty without one."""
     found = [bound.binding.scalar.binary.value for bound in node.inputs if bound.var == name]
     return msgpack.unpackb(found[0]) if found else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from flytekit import FlyteContextManager
+from safetensors.torch import load_file
 
 from tasks.history import read_history
 from tasks.policy.checkpoint import read_info
@@ -45,9 +46,9 @@ def summary(run: Path) -> dict:
     return {key: value for key, value in found.items() if key not in OF_ONE_RUN}
 
 
-def measured(run: Path, stage: str, number: int) -> dict[str, float]:
+def measured(run: Path, stage: str, *numbers: int) -> dict[str, float]:
     """The metrics beside a batch or a policy."""
-    return json.loads((run / stage / f"{number:05d}" / "_metrics.json").read_text())
+    return json.loads(Path(run, stage, *(f"{number:05d}" for number in numbers), "_metrics.json").read_text())
 
 
 def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
@@ -243,6 +244,27 @@ def test_a_killed_training_goes_on_where_it_was_and_ends_the_same(reference_run:
     assert weights(run, 2) == weights(reference_run, 2)
     for stage, number in (("trajectories", 1), ("policies", 2)):
         assert of_the_seed(measured(run, stage, number)) == of_the_seed(measured(reference_run, stage, number))
+
+
+def test_two_workers_train_as_one_does(reference_run: Path, train):
+    run = train("workers", config={"rollout": {"workers": 2}})
+    for iteration in range(2):
+        one, two = (read_batch(r / "trajectories" / f"{iteration:05d}") for r in (reference_run, run))
+        assert two.drop(["logprobs", "reference_logprobs"]).equals(one.drop(["logprobs", "reference_logprobs"]))
+        # The first starts first and says for both when that was; what they share out is played once.
+        starts = [measured(run, "shards", iteration, shard)["started"] for shard in range(2)]
+        assert measured(run, "trajectories", iteration)["started"] == starts[0] < starts[1]
+    for version in range(3):
+        kept, found = (load_file(r / "policies" / f"{version:05d}" / "model.safetensors") for r in (reference_run, run))
+        assert found.keys() == kept.keys()
+        # Log-probabilities of other batches of prompts may differ by rounding, and so may the steps.
+        assert max(float((found[name] - kept[name]).abs().max()) for name in kept) < 1e-4
+    assert weights(run, 2) != weights(run, 1)
+    metrics, others = logged(run), logged(reference_run)
+    assert metrics["rollout/games"] == others["rollout/games"] == [(0, 96.0), (1, 96.0)]
+    assert metrics["rollout/lost_shards"] == metrics["rollout/joined_share"] == [(0, 0.0), (1, 0.0)]
+    assert "rollout/lost_shards" not in others
+    assert {name for name in metrics if metrics[name] and len(metrics[name]) > 2} == set()  # each step once
 
 
 def test_a_run_name_in_use_with_other_inputs_is_refused(reference_run: Path, train):
