@@ -117,13 +117,14 @@ def in_another_pod(folder: Path) -> Path:
     return Path(shutil.move(folder, folder.with_name(f"{folder.name} downloaded")))
 
 
-def test_two_trainings_write_to_one_server_at_once(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["server", "file"])
+def test_two_trainings_write_to_one_store_at_once(store: str, server: Server, tmp_path: Path) -> None:
+    uri = server.uri if store == "server" else f"sqlite:///{tmp_path / 'mlflow.db'}"
     pipe, names = subprocess.PIPE, ("first", "second")
+    lines = [[sys.executable, "-c", TRAINING, uri, name] for name in names]
     trainings = [
-        subprocess.Popen([sys.executable, "-c", TRAINING, server.uri, name], stdin=pipe, stdout=pipe, stderr=pipe,
-                         text=True, cwd=tmp_path)
-        for name in names
-    ]  # fmt: skip
+        subprocess.Popen(line, text=True, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) for line in lines
+    ]
     assert [training.stdout.readline() for training in trainings if training.stdout] == ["ready\n"] * 2
     for training in trainings:
         assert training.stdin
@@ -131,12 +132,12 @@ def test_two_trainings_write_to_one_server_at_once(server: Server, tmp_path: Pat
         training.stdin.flush()
     said = [training.communicate(timeout=120) for training in trainings]
     assert [training.returncode for training in trainings] == [0, 0] and [err for _, err in said] == ["", ""], said
-    mlflow = mlflow_store.client(server.uri)
+    mlflow = mlflow_store.client(uri)
     for name, (out, _) in zip(names, said, strict=True):
-        run = Run(name, name, 3, "blackjack", "", out.strip(), server.uri)
+        run = Run(name, name, 3, "blackjack", "", out.strip(), uri)
         record = mlflow.get_run(run.mlflow_run_id)
         assert record.info.status == "FINISHED"
-        assert record.info.artifact_uri.startswith("mlflow-artifacts:")
+        assert record.info.artifact_uri.startswith("mlflow-artifacts:") == (store == "server")
         assert record.data.params == {"seed": "3", "environment_url": ""}
         assert points(run, "train/loss") == [(version, version / 4) for version in range(20)]
         kept = mlflow.download_artifacts(run.mlflow_run_id, f"pictures/{name}.txt", str(tmp_path))
