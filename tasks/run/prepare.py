@@ -152,7 +152,8 @@ def open_run(
     its disk: there the execution's name is the run's token, and gives it a name where the user gave none. Elsewhere
     `execution` is empty.
 
-    Raises ValueError when a run of this name was started with other inputs. It may go on with other ranks.
+    Raises ValueError when a run of this name was started with other inputs, and on a cluster without an MLflow server.
+    A run may go on with other ranks.
     """
     unique = execution.get(EXECUTION, "")
     date = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -173,6 +174,8 @@ def open_run(
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
         token = unique or uuid.uuid4().hex
     uri, given = mlflow_run.tracking_uri(), {**wanted, "config": config.to_dict()}
+    server = "on a cluster, whose pods share no disk, the http(s) address of an MLflow server"
+    require(not (unique and uri.startswith("sqlite:")), "MLFLOW_TRACKING_URI", uri, server)
     run_id = mlflow_run.open_run(
         uri=uri,
         name=name,

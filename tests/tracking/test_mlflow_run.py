@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import GrpoConfig, Run, TrackingConfig
-from tasks.policy.named import Source
-from tasks.run import prepare
+from tasks.config import Run
 from tasks.tracking import mlflow_run
 from tasks.tracking.mlflow_store import client
-from tasks.tracking.provenance import flyte_execution
 
-TINY = Source(given="tiny", place="tiny")
 # Imports come first and then a word to both, so that they find the store missing at the same moment.
 OPEN_WHEN_TOLD = """
 import sys
@@ -101,36 +97,6 @@ def test_a_parameter_that_is_too_long_is_cut_where_one_sees_it(uri: str) -> None
     assert len(kept["policy"]) == 6000 and kept["policy"].startswith("ppp")
     assert kept["policy"].endswith("ppp… (cut, 7,000 characters)")
     assert record(opened(uri, "long", policy="p" * 7000, seed=0)).data.tags.keys().isdisjoint({"resumed.policy"})
-
-
-def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    assert flyte_execution() == {}
-    for part, value in {"PROJECT": "grpo", "DOMAIN": "development", "ID": "f3a9", "LAUNCHPLAN": "nightly"}.items():
-        monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{part}", value)
-    inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 3}
-    config = GrpoConfig(tracking=TrackingConfig(model="cards"))
-    runs = []
-    for attempt in ("first", "second"):
-        (tmp_path / attempt).mkdir()
-        monkeypatch.chdir(tmp_path / attempt)
-        runs.append(prepare.open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
-        time.sleep(0.005)
-    assert runs[0] == runs[1]
-    assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
-    assert abs(runs[0].started - time.time()) < 60
-    data = record(runs[0]).data
-    assert data.tags["flyte.execution"] == "grpo/development/f3a9" and data.tags["flyte.launch_plan"] == "nightly"
-    assert (data.params["tracking.model"], data.params["memory.expected_training_gib"]) == ("cards", "1.00")
-    kept = client(uri).download_artifacts(runs[0].mlflow_run_id, "config.json", str(tmp_path))
-    assert GrpoConfig.from_json(Path(kept).read_text()) == config
-    # Another execution of the same inputs is another run; and without one, a run is known by its folder.
-    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
-    assert prepare.open_run(dict(inputs), config, {}, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
-    named = {**inputs, "run_name": "monday"}
-    assert prepare.open_run(named, config, {}, {}) == prepare.open_run(named, config, {}, {})
 
 
 def test_values_that_are_not_finite_are_dropped_and_counted(uri: str) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import Run
+from tasks.config import GrpoConfig, Run, TrackingConfig
+from tasks.run import prepare
 from tasks.stages import write_metrics
 from tasks.tracking import mlflow_run, mlflow_store, outbox
+from tasks.tracking.provenance import flyte_execution
 
 TRAINING = """
 import sys
@@ -115,13 +117,14 @@ def in_another_pod(folder: Path) -> Path:
     return Path(shutil.move(folder, folder.with_name(f"{folder.name} downloaded")))
 
 
-def test_two_trainings_write_to_one_server_at_once(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["server", "file"])
+def test_two_trainings_write_to_one_store_at_once(store: str, server: Server, tmp_path: Path) -> None:
+    uri = server.uri if store == "server" else f"sqlite:///{tmp_path / 'mlflow.db'}"
     pipe, names = subprocess.PIPE, ("first", "second")
+    lines = [[sys.executable, "-c", TRAINING, uri, name] for name in names]
     trainings = [
-        subprocess.Popen([sys.executable, "-c", TRAINING, server.uri, name], stdin=pipe, stdout=pipe, stderr=pipe,
-                         text=True, cwd=tmp_path)
-        for name in names
-    ]  # fmt: skip
+        subprocess.Popen(line, text=True, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) for line in lines
+    ]
     assert [training.stdout.readline() for training in trainings if training.stdout] == ["ready\n"] * 2
     for training in trainings:
         assert training.stdin
@@ -129,18 +132,73 @@ def test_two_trainings_write_to_one_server_at_once(server: Server, tmp_path: Pat
         training.stdin.flush()
     said = [training.communicate(timeout=120) for training in trainings]
     assert [training.returncode for training in trainings] == [0, 0] and [err for _, err in said] == ["", ""], said
-    mlflow = mlflow_store.client(server.uri)
+    mlflow = mlflow_store.client(uri)
     for name, (out, _) in zip(names, said, strict=True):
-        run = Run(name, name, 3, "blackjack", "", out.strip(), server.uri)
+        run = Run(name, name, 3, "blackjack", "", out.strip(), uri)
         record = mlflow.get_run(run.mlflow_run_id)
         assert record.info.status == "FINISHED"
-        assert record.info.artifact_uri.startswith("mlflow-artifacts:")
+        assert record.info.artifact_uri.startswith("mlflow-artifacts:") == (store == "server")
         assert record.data.params == {"seed": "3", "environment_url": ""}
         assert points(run, "train/loss") == [(version, version / 4) for version in range(20)]
         kept = mlflow.download_artifacts(run.mlflow_run_id, f"pictures/{name}.txt", str(tmp_path))
         assert Path(kept).read_text() == name
         config = mlflow.download_artifacts(run.mlflow_run_id, "config.json", str(tmp_path))
         assert json.loads(Path(config).read_text()) == {"training": {"epochs": 4}}
+
+
+def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    assert flyte_execution() == {}
+    for part, value in {"PROJECT": "grpo", "DOMAIN": "development", "ID": "f3a9", "LAUNCHPLAN": "nightly"}.items():
+        monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{part}", value)
+    inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 3}
+    config = GrpoConfig(tracking=TrackingConfig(model="cards"))
+    runs = []
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        monkeypatch.chdir(tmp_path / attempt)
+        runs.append(prepare.open_run(dict(inputs), config, {"training": 2.0**30}, flyte_execution()))
+        time.sleep(0.005)
+    assert runs[0] == runs[1]
+    assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
+    assert abs(runs[0].started - time.time()) < 60
+    data = mlflow_store.client(server.uri).get_run(runs[0].mlflow_run_id).data
+    assert data.tags["flyte.execution"] == "grpo/development/f3a9" and data.tags["flyte.launch_plan"] == "nightly"
+    assert (data.params["tracking.model"], data.params["memory.expected_training_gib"]) == ("cards", "1.00")
+    kept = mlflow_store.client(server.uri).download_artifacts(runs[0].mlflow_run_id, "config.json", str(tmp_path))
+    assert GrpoConfig.from_json(Path(kept).read_text()) == config
+    # Another execution of the same inputs is another run; and without one, a run is known by its folder.
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
+    assert prepare.open_run(dict(inputs), config, {}, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
+    named = {**inputs, "run_name": "monday"}
+    assert prepare.open_run(named, config, {}, {}) == prepare.open_run(named, config, {}, {})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is "sqlite:.*"; allowed: on a cluster, .*server\.$'):
+        prepare.open_run(dict(inputs), config, {}, flyte_execution())
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_what_another_run_left_in_a_folder_is_not_sent(server: Server, tmp_path: Path) -> None:
+    first, other = opened(server.uri, "mine"), opened(server.uri, "other")
+    left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
+    (tmp_path / "_unsent.json").write_text(json.dumps([entry.to_dict() for entry in left]))
+    outbox.send_rest(first, [tmp_path])
+    assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])
+
+
+def test_what_mlflow_refuses_ends_no_stage_and_holds_up_nothing(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = opened(server.uri, "refused")
+    mlflow_run.log_metrics(run, {"train loss = 3": 0.5}, 0)
+    mlflow_run.log_metrics(run, {"train/loss": 0.5}, 0)
+    assert points(run, "train/loss") == [(0, 0.5)]
+    outbox.tell_what_is_missing(run, {})
+    shown = capsys.readouterr().out
+    assert f"MLflow at {server.uri} refuses: INVALID_PARAMETER_VALUE" in shown and "is away" not in shown
+    assert "lacks 1 records" in shown
 
 
 def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
@@ -229,24 +287,3 @@ def test_a_server_that_never_answers_is_waited_for_once(tmp_path: Path, monkeypa
             write_metrics(run, folder, {"train/loss": 0.25}, step=step, sources=[folder])
         assert time.monotonic() - started < 8
     assert len(json.loads((folder / "_unsent.json").read_text())) == 10
-
-
-def test_what_another_run_left_in_a_folder_is_not_sent(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    first, other = opened(uri, "first"), opened(uri, "other")
-    left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
-    (tmp_path / "_unsent.json").write_text(json.dumps([entry.to_dict() for entry in left]))
-    outbox.send_rest(first, [tmp_path])
-    assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])
-
-
-def test_what_mlflow_refuses_ends_no_stage_and_holds_up_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = opened(f"sqlite:///{tmp_path / 'mlflow.db'}", "refused")
-    mlflow_run.log_metrics(run, {"train loss = 3": 0.5}, 0)
-    mlflow_store.ask_again(run.tracking_uri)
-    mlflow_run.log_metrics(run, {"train/loss": 0.5}, 0)
-    assert points(run, "train/loss") == [(0, 0.5)]
-    outbox.tell_what_is_missing(run, {})
-    assert "lacks 1 records" in capsys.readouterr().out
