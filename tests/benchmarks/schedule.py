@@ -2,7 +2,7 @@
 
     make schedule                                                      # measures a run of six iterations first
     PYTHONPATH=tests python tests/benchmarks/schedule.py --run runs/monday --pods rollout=8 --start rollout=120
-    … --seconds rollout=240,train=180,evaluate=90                      # what another machine or model took
+    … --seconds rollout=240,train=180,evaluate=90                       # what another machine or model took
 
 First it predicts the run that it has the times of: one process, one stage after another. Then lag 0 and 1, with one and
 with several pods for a rollout. What it assumes it prints; none of it has been compared with a cluster.
@@ -77,7 +77,7 @@ def measured(folder: Path) -> Measured:
     summary = json.loads((folder / "summary.json").read_text())
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}"
     run = Run(folder.name, "", 0, "", "", summary["mlflow_run_id"], uri)
-    stages = {node.stage for node in graph(inputs, iterations=1, lag=0)}
+    stages = dict.fromkeys(node.stage for node in graph(inputs, iterations=1, lag=0))
     times = {stage: [v for _, v in mlflow_run.metric_history(run, f"stage/{stage}_s")] for stage in stages}
     times = {stage: values for stage, values in times.items() if values}
     return Measured(
@@ -188,7 +188,7 @@ def assumptions(times: Measured, pods: Mapping[str, int], start: Mapping[str, fl
         return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
 
     yield "the graph is the one that a cluster compiles; each node is a pod of its own, first come, first served"
-    yield f"a stage works as long as once warm in the measured run, in seconds: {listed(times.later, '.2f')}"
+    yield f"seconds of work, as once warm in the measured run or as given: {listed(times.later, '.2f')}"
     yield f"other stages, and the join of several rollout pods, work {UNMEASURED:g} s"
     yield f"seconds until a pod works (node, image, imports, weights, engine): {listed(start, 'g')}"
     sizes = listed({kind: size / 1e6 for kind, size in times.sizes.items()}, ".1f")
