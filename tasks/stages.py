@@ -21,17 +21,11 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
 
 
 @contextlib.contextmanager
-def failing_loudly(run: Run, stage: str = "", step: int = 0) -> Iterator[None]:
-    """Mark the MLflow run FAILED, with the reason as a tag, when the block raises.
-
-    When it does not, `stage/<stage>_s` says how long the stage took as a whole, reading and writing included.
-    """
+def failing_loudly(run: Run) -> Iterator[None]:
+    """Mark the MLflow run FAILED, with the reason as a tag, when the block raises."""
     use_scratch_folder()
-    started = time.perf_counter()
     try:
         yield
-        if stage:
-            mlflow_run.log_metrics(run, {f"stage/{stage}_s": time.perf_counter() - started}, step)
     except BaseException as error:
         reason = str(error) or type(error).__name__
         with contextlib.suppress(Exception):  # the error at hand matters more than a tracking server's
@@ -51,6 +45,14 @@ def write_metrics(
 def read_metrics(folder: Path) -> dict[str, float]:
     """What the stage that wrote `folder` measured."""
     return json.loads((folder / METRICS).read_text())
+
+
+@contextlib.contextmanager
+def timed(run: Run, stage: str, step: int) -> Iterator[None]:
+    """Log `stage/<stage>_s`, how long the whole of a stage took, reading and writing included, where it ends well."""
+    started = time.perf_counter()
+    yield
+    mlflow_run.log_metrics(run, {f"stage/{stage}_s": time.perf_counter() - started}, step)
 
 
 def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str, float], started: float) -> None:

@@ -8,7 +8,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Record, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly
+from tasks.stages import CACHE_VERSION, failing_loudly, timed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def select_window(
     from tasks.records import read_batch
     from tasks.tracking import mlflow_run
 
-    with failing_loudly(run, "select_window", policy_version):
+    with failing_loudly(run), timed(run, "select_window", policy_version):
         tables = [read_batch(Path(batch.download()), COLUMNS) for batch in batches]
         selection = select_groups(
             tables,

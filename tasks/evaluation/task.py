@@ -9,7 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, timed
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
@@ -19,7 +19,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.evaluation.report import evaluate_into
     from tasks.tracking import console, mlflow_run
 
-    with failing_loudly(run, "evaluate", version):
+    with failing_loudly(run), timed(run, "evaluate", version):
         folder = stage_folder(run, "evaluations", version)
         found = evaluate_into(
             folder,
@@ -44,7 +44,7 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     """
     from tasks.evaluation.report import write_report
 
-    with failing_loudly(run, "report", iterations):
+    with failing_loudly(run), timed(run, "report", iterations):
         summary = write_report(
             run, [Path(e.download()) for e in evaluations], Path(policies[-1].download()), iterations
         )

@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder
+from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, timed
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
@@ -17,7 +17,7 @@ def first_policy(run: Run, policy: str, config: GrpoConfig) -> FlyteDirectory:
     from tasks.policy.checkpoint import adopt
     from tasks.tracking import console
 
-    with failing_loudly(run, "first_policy", 0):
+    with failing_loudly(run), timed(run, "first_policy", 0):
         if policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
 

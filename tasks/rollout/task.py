@@ -8,7 +8,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import RolloutConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, stage_folder, timed, write_metrics
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
@@ -17,7 +17,7 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
     from tasks.records import write_batch
     from tasks.rollout.rollout import sample_batch
 
-    with failing_loudly(run, "rollout", iteration):
+    with failing_loudly(run), timed(run, "rollout", iteration):
         started = time.time()
         batch, metrics = sample_batch(
             Path(policy.download()),

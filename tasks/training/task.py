@@ -17,6 +17,7 @@ from tasks.stages import (
     read_metrics,
     show_iteration,
     stage_folder,
+    timed,
     write_metrics,
 )
 
@@ -48,7 +49,7 @@ def train(
     from tasks.records import read_batch
     from tasks.training.train import next_policy
 
-    with failing_loudly(run, "train", iteration):
+    with failing_loudly(run), timed(run, "train", iteration):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
         metrics = next_policy(

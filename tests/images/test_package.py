@@ -7,16 +7,23 @@ container's environment and nothing of this one's.
 import base64
 import gzip
 import json
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 from flyteidl.admin import launch_plan_pb2, workflow_pb2
+from flyteidl.core import dynamic_job_pb2, literals_pb2
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
+from flytekit import FlyteContextManager
 from flytekit.constants import CopyFileDetection
+from flytekit.core.type_engine import TypeEngine
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
+from flytekit.types.directory import FlyteDirectory
 
-from packages import NAMES, Templates, compiled, package
+from packages import BIN, NAMES, Templates, environment, package
+from tasks.buffer.task import Window
+from tasks.config import GrpoConfig, Run
 from tasks.resources import read_roles
 from tasks.stages import CACHE_VERSION
 
@@ -132,6 +139,44 @@ def test_single_fields_are_changed_by_the_environment(changed: Templates) -> Non
     others = {TRAINING: training, ROLLOUT: rollout}
     wanted = {name: others.get(pod, pod) for name, pod in {**CACHED, **NEVER_CACHED}.items()}
     assert {name: asked(template) for name, template in changed.items()} == wanted
+
+
+def compiled(template: TaskTemplate, folder: Path) -> dynamic_job_pb2.DynamicJobSpec:
+    """What `iterate` leaves for Flyte, run by its container's command in an empty folder."""
+    first = FlyteDirectory.from_source("s3://bucket/policies/00000")
+    given = {
+        "run": Run("monday", "6f9c", 0, "blackjack", "", "4be1", "http://mlflow.invalid"),
+        "first": first,
+        "iterations": 2,
+        "lag": 0,
+        "config": GrpoConfig(),
+        "begin": 0,
+        "end": 2,
+        "policies": [first],
+        "states": [],
+        "batches": [],
+        "window": Window(),
+        "evaluations": [],
+    }
+    context = FlyteContextManager.current_context()
+    inputs = literals_pb2.LiteralMap()
+    for name, value in given.items():
+        kind = list[FlyteDirectory] if isinstance(value, list) else type(value)
+        literal = TypeEngine.to_literal(context, value, kind, TypeEngine.to_literal_type(kind))
+        inputs.literals[name].CopyFrom(literal.to_flyte_idl())
+    (folder / "inputs.pb").write_bytes(inputs.SerializeToString())
+    places = {
+        "{{.input}}": folder / "inputs.pb",
+        "{{.outputPrefix}}": folder / "outputs",
+        "{{.rawOutputDataPrefix}}": folder / "raw",
+        "{{.checkpointOutputPrefix}}": folder / "checkpoint",
+        "{{.prevCheckpointPrefix}}": "",
+    }
+    line = [str(places.get(word, word)) for word in template.container.args]
+    own = environment(**{pair.key: pair.value for pair in template.container.env})
+    done = subprocess.run([str(BIN / line[0]), *line[1:]], cwd=folder, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dynamic_job_pb2.DynamicJobSpec.FromString((folder / "outputs" / "futures.pb").read_bytes())
 
 
 def test_copy_all_sends_every_module_and_nothing_else_of_the_project(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from google.protobuf.json_format import MessageToDict
 
-from packages import NAMES, Templates, compiled, package
+from packages import NAMES, Templates, package
 from tasks.environments import sidecar
 from tasks.resources import ROLES, read_roles
 from tasks.run.prepare import check_task
@@ -135,12 +135,8 @@ def test_the_probes_see_whether_the_server_answers(openenv_server: Callable[...,
     assert subprocess.run(line, capture_output=True).returncode != 0
 
 
-def test_the_loop_compiled_in_its_pod_has_the_same_pods(tasks: Templates, tmp_path: Path) -> None:
-    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path)
-    for template in graph.tasks:
-        registered = tasks[template.id.name]
-        assert (template.k8s_pod, template.config) == (registered.k8s_pod, registered.config)
-    assert "tasks.rollout.task.rollout" in {t.id.name for t in graph.tasks if t.HasField("k8s_pod")}
+def test_the_pod_that_compiles_the_loop_is_told_of_it(tasks: Templates) -> None:
+    assert [e.value for e in tasks["workflows.grpo.iterate"].container.env if e.key == "GRPO_RESOURCES"] == [WITH]
 
 
 def test_only_the_rollout_may_have_it() -> None:
