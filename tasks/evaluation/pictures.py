@@ -65,7 +65,7 @@ def choice_heat_map(
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
-    with _figure((10.5, 9.4), title, theme) as figure:
+    with figure_of((10.5, 9.4), title, theme) as figure:
         colours = LinearSegmentedColormap.from_list("choices", [STAND, EITHER, HIT])
         colours = colours.with_extremes(bad=theme.never_met)
         heights = [len(totals) for totals in TOTALS.values()]
@@ -111,7 +111,7 @@ def learning_curve(
     holds (games played, mean reward) of the batches trained on, which are sampled rather than greedy. `unreadable`
     holds (games played, share of games that an unreadable reply ended) of the same, and has a panel below.
     """
-    with _figure((10, 7.2 if unreadable else 5.6), title, theme) as figure:
+    with figure_of((10, 7.2 if unreadable else 5.6), title, theme) as figure:
         if unreadable:
             axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
             _unreadable_share(below, unreadable, theme)
@@ -183,7 +183,7 @@ def stage_times(
     import numpy as np
     from matplotlib.ticker import MaxNLocator
 
-    with _figure((10, 4.8), title, theme) as figure:
+    with figure_of((10, 4.8), title, theme) as figure:
         axes = figure.subplots()
         seconds = {stage: np.asarray(values, dtype=float) for stage, values in times.items()}
         whole = sum(values.sum() for values in seconds.values()) or 1.0
@@ -215,7 +215,7 @@ def distributions(
     """
     from matplotlib.ticker import MaxNLocator
 
-    with _figure((10, 9.6), title, theme) as figure:
+    with figure_of((10, 9.6), title, theme) as figure:
         panels = figure.subplots(3, 1, sharex=True)
         named = (("reward", rewards), ("replies a game", turns), ("sampled tokens a game", tokens))
         for axes, (name, spreads) in zip(panels, named, strict=True):
@@ -291,7 +291,8 @@ def png(figure: "Figure") -> bytes:
 
 
 @contextmanager
-def _figure(size: tuple[float, float], title: str, theme: Theme) -> "Iterator[Figure]":
+def figure_of(size: tuple[float, float], title: str, theme: Theme) -> "Iterator[Figure]":
+    """A figure of this size in inches, with a title, in the colours of a theme."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
 from tasks.config import GrpoConfig, Run
-from tasks.evaluation.pictures import FAINT, GROUND, INK, PALETTE, STYLE, save
+from tasks.evaluation.pictures import LIGHT, figure_of, save
 from tasks.resources import ROLES
 from tasks.tracking import mlflow_run
 from workflows.grpo import grpo
@@ -158,25 +158,23 @@ def path_shares(placed: Sequence[Placed]) -> str:
 
 def draw(panels: Mapping[str, Sequence[Placed]], path: Path) -> None:
     """A bar a node, a row a pod; pale while the pod starts."""
-    import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    colours = dict(zip(("rollout", "train", "score_reference", "evaluate", "first_policy"), PALETTE, strict=False))
+    stages = ("rollout", "train", "score_reference", "evaluate", "first_policy")
+    colours = dict(zip(stages, LIGHT.palette, strict=False))
     rows = [sorted({(p.node.role, p.pod) for p in placed}, reverse=True) for placed in panels.values()]
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(14, 2 + 0.3 * sum(map(len, rows))), layout="constrained")
+    with figure_of((14, 2 + 0.3 * sum(map(len, rows))), "The training on a cluster", LIGHT) as figure:
         all_axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=[len(row) for row in rows])
         for axes, row, (title, placed) in zip(all_axes[:, 0], rows, panels.items(), strict=True):
             for p in placed:
-                y, colour = row.index((p.node.role, p.pod)), colours.get(p.node.stage, FAINT)
+                y, colour = row.index((p.node.role, p.pod)), colours.get(p.node.stage, LIGHT.faint)
                 axes.barh(y, p.end - p.begin, left=p.begin, color=colour, alpha=0.3)
-                axes.barh(y, p.cost.work, left=p.end - p.cost.work, color=colour, edgecolor=GROUND, linewidth=0.3)
+                axes.barh(y, p.cost.work, left=p.end - p.cost.work, color=colour, edgecolor=LIGHT.ground, linewidth=0.3)
             axes.set_yticks(range(len(row)), [f"{role} {pod}" for role, pod in row])
-            axes.set_title(f"{title}: {wall_time(placed):,.0f} s", loc="left", color=INK)
+            axes.set_title(f"{title}: {wall_time(placed):,.0f} s", loc="left")
             axes.spines[["top", "right"]].set_visible(False)
         all_axes[-1, 0].set_xlabel("seconds; pale while a pod starts and data moves")
-        handles = [Patch(color=colour, label=stage) for stage, colour in {**colours, "others": FAINT}.items()]
+        handles = [Patch(color=colour, label=stage) for stage, colour in {**colours, "others": LIGHT.faint}.items()]
         figure.legend(handles=handles, loc="outside right upper", frameon=False)
         save(figure, path)
 

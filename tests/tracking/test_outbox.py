@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from tasks.config import GrpoConfig, Run, TrackingConfig
+from tasks.policy.named import Source
 from tasks.run import prepare
 from tasks.stages import write_metrics
 from tasks.tracking import mlflow_run, mlflow_store, outbox
 from tasks.tracking.provenance import flyte_execution
 
+TINY = Source(given="tiny", place="tiny")
 TRAINING = """
 import sys
 from pathlib import Path
@@ -159,7 +161,7 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
         monkeypatch.chdir(tmp_path / attempt)
-        runs.append(prepare.open_run(dict(inputs), config, {"training": 2.0**30}, flyte_execution()))
+        runs.append(prepare.open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
         time.sleep(0.005)
     assert runs[0] == runs[1]
     assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
@@ -171,12 +173,12 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     assert GrpoConfig.from_json(Path(kept).read_text()) == config
     # Another execution of the same inputs is another run; and without one, a run is known by its folder.
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
-    assert prepare.open_run(dict(inputs), config, {}, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
+    assert prepare.open_run(dict(inputs), config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
     named = {**inputs, "run_name": "monday"}
-    assert prepare.open_run(named, config, {}, {}) == prepare.open_run(named, config, {}, {})
+    assert prepare.open_run(named, config, {}, TINY, {}) == prepare.open_run(named, config, {}, TINY, {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is "sqlite:.*"; allowed: on a cluster, .*server\.$'):
-        prepare.open_run(dict(inputs), config, {}, flyte_execution())
+        prepare.open_run(dict(inputs), config, {}, TINY, flyte_execution())
     assert not (tmp_path / "mlflow.db").exists()
 
 
