@@ -30,6 +30,9 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
 
+rehearse: $(READY) ## trainings as on a cluster, each task a process of its own over object storage: ten minutes
+	$(BIN)/python -m pytest tests/rehearsal/rehearse_*.py -s
+
 bench: $(READY) ## packed, prefix-sharing and padded training
 	$(BIN)/python tests/benchmarks/packing.py
 
@@ -73,4 +76,4 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 test bench parity lint ui lock images push package
+.PHONY: help setup run run-smollm2 test rehearse bench parity lint ui lock images push package
