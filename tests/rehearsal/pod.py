@@ -55,6 +55,7 @@ def run_pod(
         "TMPDIR": str(home / "tmp"),
         "PYTHONPATH": str(ROOT),  # the image has the project installed
         "OMP_NUM_THREADS": "1",
+        "CXX": "/bin/false",  # no stage may need a compiler where there is no GPU
         **own,
         **{pair.key: pair.value for pair in container.env},
     }

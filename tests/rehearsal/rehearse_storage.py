@@ -16,7 +16,7 @@ from rehearsal.large import copy
 
 MIB = 2**20
 SIZES = {"small": MIB, "large": 512 * MIB}
-# flytekit sends a file in parts, ten at a time, and each is held twice: by default of 25 MiB, so 500 MiB a file. Parts of
+# flytekit sends a file in parts, ten at a time, and each is held twice: by default of 25 MiB, 500 MiB a file. Parts of
 # 5 MiB, the least that S3 takes, show with a smaller file that it is the parts that count.
 PART = 5 * MIB
 
