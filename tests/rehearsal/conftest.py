@@ -86,16 +86,16 @@ def cluster(packaged: Packaged, storage: Storage, mlflow_server: str, tmp_path: 
     return Cluster(packaged, storage, tmp_path / "pods", tmp_path / "logs", {"MLFLOW_TRACKING_URI": mlflow_server})
 
 
+def run_here(home: Path, file: str, workflow: str, *arguments: str) -> None:
+    """Run a workflow on this machine, in the folder `home`, as a user does."""
+    line = [str(BIN / "pyflyte"), "run", str(ROOT / "workflows" / file), workflow, *arguments]
+    home.mkdir(exist_ok=True)
+    environment = {**CLEAN, "PYTHONPATH": str(ROOT), "TMPDIR": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
 @pytest.fixture(scope="session")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Runs a workflow on this machine, in a folder of its own, as a user does; returns that folder."""
-
-    def run(file: str, workflow: str, *arguments: str) -> Path:
-        home = tmp_path_factory.mktemp("local")
-        line = [str(BIN / "pyflyte"), "run", str(ROOT / "workflows" / file), workflow, *arguments]
-        environment = {**CLEAN, "PYTHONPATH": str(ROOT), "TMPDIR": str(home), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return home
-
-    return run
+def local() -> Callable[..., None]:
+    """Runs a workflow in a folder on this machine: `local(folder, "grpo.py", "grpo", "--iterations", "2")`."""
+    return run_here

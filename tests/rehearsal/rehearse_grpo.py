@@ -4,7 +4,10 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
@@ -12,25 +15,44 @@ from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
 from rehearsal.cluster import Cluster, Done, key_of, literal, uri_of
 from rehearsal.moments import busy, uploading, written
 from small import SMALL
-from tasks.config import GrpoConfig
+from tasks.config import GrpoConfig, RolloutConfig
 from tasks.policy.checkpoint import read_info
 
-ITERATIONS = 2
 OF_ONE_RUN = ("seconds", "mlflow_run_id", "policy")
 LOST = -9  # the status of a process that was killed
 
 
+@dataclass(frozen=True)
+class Case:
+    """A training: how long, and by how many workers its games are played."""
+
+    iterations: int
+    workers: int = 1
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `--config` gets."""
+        shared = {"workers": self.workers} if self.workers > 1 else {}
+        return {**SMALL, "rollout": {**SMALL["rollout"], **shared}}
+
+    def on(self, cluster: Cluster, name: str) -> LiteralMap:
+        """Train on the cluster, in an execution of that name."""
+        inputs = {"run_name": name, "iterations": self.iterations, "config": GrpoConfig.from_dict(self.config)}
+        return cluster.start("workflows.grpo.grpo", name, **{key: literal(value) for key, value in inputs.items()})
+
+
 @pytest.fixture(scope="module")
-def here(local: Callable[..., Path]) -> Path:
-    """The run on this machine."""
-    inputs = ["--run_name", "here", "--iterations", str(ITERATIONS), "--config", json.dumps(SMALL)]
-    return local("grpo.py", "grpo", *inputs) / "runs" / "here"
+def here(local: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
+    """Trains on this machine, once a case; returns the folder of the run."""
 
+    @cache
+    def run(case: Case) -> Path:
+        home = tmp_path_factory.mktemp("here")
+        inputs = ["--run_name", "here", "--iterations", str(case.iterations), "--config", json.dumps(case.config)]
+        local(home, "grpo.py", "grpo", *inputs)
+        return home / "runs" / "here"
 
-def grpo(cluster: Cluster, name: str) -> LiteralMap:
-    """The same on the cluster, as an execution of that name."""
-    inputs = {"run_name": name, "iterations": ITERATIONS, "config": GrpoConfig.from_dict(SMALL)}
-    return cluster.start("workflows.grpo.grpo", name, **{key: literal(value) for key, value in inputs.items()})
+    return run
 
 
 def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
@@ -57,7 +79,9 @@ def logged(database: Path, name: str) -> dict[str, dict[int, float]]:
     return found
 
 
-def same_as_here(cluster: Cluster, outputs: LiteralMap, name: str, here: Path, server: Path, scratch: Path) -> None:
+def same_as_here(
+    cluster: Cluster, outputs: LiteralMap, name: str, here: Path, server: Path, scratch: Path, case: Case
+) -> None:
     """Nothing that the seed decides differs by a bit."""
 
     def made(task: str, out: str = "o0") -> list[Path]:
@@ -67,21 +91,21 @@ def same_as_here(cluster: Cluster, outputs: LiteralMap, name: str, here: Path, s
 
     (summary,) = cluster.storage.fetch(uri_of(outputs.literals["o0"]), scratch / "summary").iterdir()
     there, known = (json.loads(path.read_text()) for path in (summary, here / "summary.json"))
-    assert {k: v for k, v in there.items() if k not in OF_ONE_RUN} == {
-        k: v for k, v in known.items() if k not in OF_ONE_RUN
-    }
+    assert there.keys() == known.keys()
+    assert [(k, there[k]) for k in known if k not in OF_ONE_RUN] == [
+        (k, known[k]) for k in known if k not in OF_ONE_RUN
+    ]
     stages = {
         "policies": [*made("first_policy"), *made("train", "policy")],
         "scored": made("score_reference"),
         "trajectories": made("compute_advantages"),
-        "rollouts": made("rollout"),
+        "rollouts": made("rollout" if case.workers == 1 else "join_rollout"),
     }
     for stage, folders in stages.items():
-        assert len(folders) == ITERATIONS + (stage == "policies"), stage
+        assert len(folders) == case.iterations + (stage == "policies"), stage
         for i, folder in enumerate(folders):
             wanted = content(here / stage / f"{i:05d}")
             assert wanted and content(folder) == wanted, (stage, i)
-    assert len(made("evaluate")) == 2  # their numbers are in the summary
     found, wanted = (of_the_seed(logged(*which)) for which in ((server, name), (here.parent / "mlflow.db", "here")))
     assert found == wanted and len(wanted) > 30
     assert all(math.isfinite(value) for points in found.values() for value in points.values())
@@ -94,14 +118,15 @@ def number(done: Done) -> int:
 
 
 def test_each_task_in_a_pod_of_its_own_gives_what_one_process_gives(
-    cluster: Cluster, here: Path, mlflow_folder: Path, tmp_path: Path
+    cluster: Cluster, here: Callable[[Case], Path], mlflow_folder: Path, tmp_path: Path
 ) -> None:
-    outputs = grpo(cluster, "monday")
-    same_as_here(cluster, outputs, "monday", here, mlflow_folder / "mlflow.db", tmp_path / "fetched")
+    case = Case(iterations=2)
+    outputs = case.on(cluster, "monday")
+    same_as_here(cluster, outputs, "monday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
     assert {len(done.attempts) for done in cluster.done} == {1}
-    assert not list(cluster.folder.iterdir())  # of no pod anything is left
     left = retired(cluster)
     assert {"_removed.txt", "_steps.csv"} <= left and all(name.startswith("_") for name in left)
+    assert not list(cluster.folder.iterdir())  # of no pod anything is left
 
 
 def retired(cluster: Cluster) -> set[str]:
@@ -116,8 +141,9 @@ def retired(cluster: Cluster) -> set[str]:
 
 
 def test_lost_pods_change_nothing(
-    cluster: Cluster, here: Path, mlflow_folder: Path, storage_folder: Path, tmp_path: Path
+    cluster: Cluster, here: Callable[[Case], Path], mlflow_folder: Path, storage_folder: Path, tmp_path: Path
 ) -> None:
+    case = Case(iterations=2)
     cluster.kills = {
         "tasks.run.task.prepare": [written("run.json")],
         "tasks.policy.task.first_policy": [written("policies/*"), uploading("model.safetensors", storage_folder)],
@@ -127,9 +153,8 @@ def test_lost_pods_change_nothing(
         "tasks.evaluation.task.report": [written("*.png")],
     }
     lost = {task: len(moments) for task, moments in cluster.kills.items()}
-    outputs = grpo(cluster, "tuesday")
-    assert not any(cluster.kills.values())
-    same_as_here(cluster, outputs, "tuesday", here, mlflow_folder / "mlflow.db", tmp_path / "fetched")
+    outputs = case.on(cluster, "tuesday")
+    same_as_here(cluster, outputs, "tuesday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
     for task, times in lost.items():
         first = min((d for d in cluster.done if d.task == task), key=number)
         assert [attempt.status for attempt in first.attempts] == [LOST] * times + [0], task
@@ -138,6 +163,15 @@ def test_lost_pods_change_nothing(
         ("tasks.training.task.train", "this one has no policy.json."),
     ):
         assert_half_uploaded_is_refused(cluster, task, sentence, tmp_path / task)
+
+
+@pytest.mark.skipif(not hasattr(RolloutConfig, "workers"), reason="rollouts have one worker")
+def test_workers_that_are_pods_give_what_they_give_in_one_process(
+    cluster: Cluster, here: Callable[[Case], Path], mlflow_folder: Path, tmp_path: Path
+) -> None:
+    case = Case(iterations=1, workers=2)
+    outputs = case.on(cluster, "wednesday")
+    same_as_here(cluster, outputs, "wednesday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
 
 
 def assert_half_uploaded_is_refused(cluster: Cluster, task: str, sentence: str, scratch: Path) -> None:
