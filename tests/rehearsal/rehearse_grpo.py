@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
 
-from rehearsal.cluster import Cluster, Done, key_of, literal, uri_of
+from rehearsal.cluster import NOTHING, Cluster, Done, key_of, literal, uri_of
 from rehearsal.moments import busy, uploading, written
 from small import SMALL
 from tasks.config import GrpoConfig, RolloutConfig
@@ -172,6 +172,20 @@ def test_workers_that_are_pods_give_what_they_give_in_one_process(
     case = Case(iterations=1, workers=2)
     outputs = case.on(cluster, "wednesday")
     same_as_here(cluster, outputs, "wednesday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
+    lost = without_second_worker(cluster, case, tmp_path / "lost")
+    assert (lost["rollout/lost_shards"], lost["rollout/games"]) == (1, 24 * 4 / 2)
+
+
+def without_second_worker(cluster: Cluster, case: Case, scratch: Path) -> dict[str, float]:
+    """What a batch measures that goes without one of its two workers: a map task gives None for it."""
+    (joined,) = (done for done in cluster.done if done.task == "tasks.rollout.task.join_rollout")
+    config = RolloutConfig.from_dict({**case.config["rollout"], "workers_needed": 0.5})
+    shards = LiteralCollection(literals=[joined.inputs.literals["shards"].collection.literals[0], NOTHING])
+    inputs = {**joined.inputs.literals, "config": literal(config), "shards": Literal(collection=shards)}
+    join = cluster.packaged.tasks[joined.task]
+    outputs = cluster.execution("wednesday").run(join, LiteralMap(literals=inputs), "lost")
+    folder = cluster.storage.fetch(uri_of(outputs.literals["o0"]), scratch)
+    return json.loads((folder / "_metrics.json").read_text())
 
 
 def assert_half_uploaded_is_refused(cluster: Cluster, task: str, sentence: str, scratch: Path) -> None:
