@@ -1,40 +1,34 @@
-"""Flyte's part of a run, as far as a rehearsal needs it: packages, follows the graph, hands inputs from pod to pod.
+"""Flyte's part of a run, as far as a rehearsal needs it: follows the graph, hands inputs from pod to pod.
 
-    pyflyte package ──► tasks, workflows, launch plans ──► start ──► walk ──► node ──► run, by pod.py
-                                                                       ▲                │
-                                                                       └─ futures.pb ───┘  what a `@dynamic` leaves
+    packaged.py ──► start ──► walk ──► node ──► run ──► pod.py, in fresh processes
+                                ▲                │
+                                └─ futures.pb ───┘  what a `@dynamic` leaves
 
 All that passes between two tasks is protobufs and folders in object storage, as on a cluster.
 """
 
 import graphlib
 import math
-import os
-import subprocess
-import tarfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import boto3
-from flyteidl.admin import launch_plan_pb2, task_pb2, workflow_pb2
 from flyteidl.core.dynamic_job_pb2 import DynamicJobSpec
 from flyteidl.core.errors_pb2 import ContainerError, ErrorDocument
-from flyteidl.core.literals_pb2 import Binding, BindingData, Literal, LiteralCollection, LiteralMap, Scalar, Void
+from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
 from flyteidl.core.tasks_pb2 import TaskTemplate
 from flyteidl.core.workflow_pb2 import Node
-from flytekit import FlyteContextManager
-from flytekit.core.type_engine import TypeEngine
 
-from rehearsal.pod import BIN, ROOT, Attempt, Moment, run_pod
+from rehearsal.packaged import Packaged
+from rehearsal.pod import Attempt, Moment, run_pod
+from rehearsal.values import BUCKET, NOTHING, bound, key_of, literals
 
-BUCKET = "flyte"
 INPUT = "start-node"  # what the inputs of a graph are called in it
 INDEX = "FLYTE_K8S_ARRAY_INDEX"
-NOTHING = Literal(scalar=Scalar(none_type=Void()))
 
 
 @dataclass(frozen=True)
@@ -46,37 +40,6 @@ class Done:
     inputs: LiteralMap
     outputs: LiteralMap  # empty for a `@dynamic`, whose graph has them
     attempts: list[Attempt]
-
-
-@dataclass
-class Packaged:
-    """What `pyflyte package` hands to a cluster, by name."""
-
-    tasks: dict[str, TaskTemplate] = field(default_factory=dict)
-    workflows: dict[str, workflow_pb2.WorkflowSpec] = field(default_factory=dict)
-    plans: dict[str, launch_plan_pb2.LaunchPlanSpec] = field(default_factory=dict)
-
-
-def package(folder: Path) -> Packaged:
-    """Package the project's workflows, for images of no registry."""
-    line = [str(BIN / "pyflyte"), "-k", "workflows", "package", "--source", str(ROOT), "-f", "-o", "out.tgz"]
-    line += [word for name in ("cpu", "rollout", "training") for word in ("--image", f"{name}=registry.invalid/it:1")]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "_F", "GRPO", "MLFLOW", "VLLM"))}
-    subprocess.run(line, cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
-    found = Packaged()
-    with tarfile.open(folder / "out.tgz") as archive:
-        for member in archive.getmembers():
-            content = archive.extractfile(member).read()
-            if member.name.endswith("_1.pb"):
-                template = task_pb2.TaskSpec.FromString(content).template
-                found.tasks[template.id.name] = template
-            elif member.name.endswith("_2.pb"):
-                workflow = workflow_pb2.WorkflowSpec.FromString(content)
-                found.workflows[workflow.template.id.name] = workflow
-            elif member.name.endswith("_3.pb"):
-                plan = launch_plan_pb2.LaunchPlan.FromString(content)
-                found.plans[plan.id.name] = plan.spec
-    return found
 
 
 class Storage:
@@ -195,7 +158,8 @@ class Execution:
     def array(self, node: Node, inputs: LiteralMap, at: str, tasks: Mapping[str, TaskTemplate]) -> LiteralMap:
         """The outputs of a map task, lists of those of its items; None for an item that failed and may."""
         array, template = node.array_node, tasks[node.array_node.node.task_node.reference_id.name]
-        lists = [len(v.collection.literals) for k, v in inputs.literals.items() if v.HasField("collection")]
+        mapped = [v for k, v in inputs.literals.items() if v.HasField("collection") and k not in array.bound_inputs]
+        lists = [len(each.collection.literals) for each in mapped]
         assert len(set(lists)) == 1, f"Flyte refuses lists of different lengths: {lists}"
         share = array.min_success_ratio if array.WhichOneof("success_criteria") == "min_success_ratio" else 1.0
         needed = array.min_successes or math.ceil(lists[0] * share)
@@ -231,9 +195,8 @@ class Execution:
             raw = storage.sizes(f"raw/{self.name}/{at}/{number}/")
             ended = "" if last.status == 0 else f"  ended with {last.status}"
             print(
-                f"{self.name:<12} {at:<12} {task.rsplit('.', 1)[-1]:<20} {last.seconds:6.1f} s  "
-                f"cpu {last.cpu:5.1f} s  "
-                f"{last.peak / 2**30:5.2f} GiB  up {sum(raw.values()) / 2**10:9,.0f} KiB{ended}",
+                f"{self.name:<10} {at:<12} {task.rsplit('.', 1)[-1]:<20} {last.seconds:6.1f} s ({last.cpu:.1f} of a core)"
+                f" {last.peak / 2**30:6.2f} GiB, {sum(raw.values()) / 2**10:9,.0f} KiB to storage{ended}",
                 flush=True,
             )
             where = f"{place}/{number}"
@@ -280,45 +243,3 @@ class Execution:
 def identity(template: TaskTemplate) -> dict[str, str]:
     """Where a task was registered."""
     return {"PROJECT": "grpo", "DOMAIN": "development", "NAME": template.id.name, "VERSION": "1"}
-
-
-def literal(given: Any) -> Literal:
-    """A workflow's input as `pyflyte run --remote` sends it."""
-    context, kind = FlyteContextManager.current_context(), type(given)
-    return TypeEngine.to_literal(context, given, kind, TypeEngine.to_literal_type(kind)).to_flyte_idl()
-
-
-def uri_of(value: Literal) -> str:
-    """Where a file or a directory lies."""
-    return value.scalar.blob.uri
-
-
-def key_of(uri: str) -> str:
-    """Its name in the bucket."""
-    return uri.removeprefix(f"s3://{BUCKET}/")
-
-
-def literals(given: Mapping[str, Literal]) -> LiteralMap:
-    """A map of values."""
-    return LiteralMap(literals=dict(given))
-
-
-def bound(bindings: Iterable[Binding], results: Mapping[str, LiteralMap]) -> LiteralMap:
-    """The values of a node's inputs, once all that they are promised by is there."""
-    return literals({binding.var: value(binding.binding, results) for binding in bindings})
-
-
-def value(data: BindingData, results: Mapping[str, LiteralMap]) -> Literal:
-    """The value that an input is bound to: written in the graph, another node's output, or made of such."""
-    kind = data.WhichOneof("value")
-    if kind == "scalar":
-        return Literal(scalar=data.scalar)
-    if kind == "collection":
-        return Literal(
-            collection=LiteralCollection(literals=[value(part, results) for part in data.collection.bindings])
-        )
-    if kind == "map":
-        return Literal(map=literals({key: value(part, results) for key, part in data.map.bindings.items()}))
-    assert kind == "promise", kind
-    assert not data.promise.attr_path, "no graph of this project reads a part of an output"
-    return results[data.promise.node_id].literals[data.promise.var]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.cluster import Cluster, Packaged, Storage, package
+from rehearsal.cluster import Cluster, Storage
+from rehearsal.packaged import Packaged, package
 from rehearsal.pod import BIN, ROOT
 
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "_F", "GRPO", "MLFLOW", "VLLM", "AWS"))}

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
 
-from rehearsal.cluster import NOTHING, Cluster, Done, key_of, literal, uri_of
+from rehearsal.cluster import Cluster, Done
 from rehearsal.moments import busy, uploading, written
+from rehearsal.values import NOTHING, key_of, literal, uri_of
 from small import SMALL
 from tasks.config import GrpoConfig, RolloutConfig
 from tasks.policy.checkpoint import read_info

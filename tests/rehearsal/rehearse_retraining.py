@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from flyteidl.core.literals_pb2 import LiteralMap
 
-from rehearsal.cluster import Cluster, literal, uri_of
+from rehearsal.cluster import Cluster
 from rehearsal.pod import ROOT
+from rehearsal.values import literal, uri_of
 from small import SMALL
 from tasks.config import GrpoConfig
 

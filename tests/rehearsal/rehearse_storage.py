@@ -11,8 +11,9 @@ from flytekit.configuration import ImageConfig, SerializationSettings
 from flytekit.tools.translator import get_serializable
 from flytekit.types.directory import FlyteDirectory
 
-from rehearsal.cluster import BUCKET, Cluster, Storage, literal, uri_of
+from rehearsal.cluster import Cluster, Storage
 from rehearsal.large import copy
+from rehearsal.values import BUCKET, literal, uri_of
 
 MIB = 2**20
 SIZES = {"small": MIB, "large": 512 * MIB}
