@@ -193,9 +193,9 @@ class Execution:
             self.cluster.logs.mkdir(exist_ok=True)
             (self.cluster.logs / f"{self.name}-{at}-{number}.txt").write_text(last.shown)
             raw = storage.sizes(f"raw/{self.name}/{at}/{number}/")
-            ended = "" if last.status == 0 else f"  ended with {last.status}"
+            stage, ended = task.rpartition(".")[2], "" if last.status == 0 else f", ended with {last.status}"
             print(
-                f"{self.name:<10} {at:<12} {task.rsplit('.', 1)[-1]:<20} {last.seconds:6.1f} s ({last.cpu:.1f} of a core)"
+                f"{self.name:<10} {at:<12} {stage:<20} {last.seconds:6.1f} s ({last.cpu:.1f} s of a core)"
                 f" {last.peak / 2**30:6.2f} GiB, {sum(raw.values()) / 2**10:9,.0f} KiB to storage{ended}",
                 flush=True,
             )
