@@ -30,6 +30,12 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
 
+rehearse: $(READY) ## trainings as on a cluster, each task a process of its own over object storage: ten minutes
+	$(BIN)/python -m pytest tests/rehearsal/rehearse_*.py -s
+
+browse: $(READY) ## look at the MLflow UI in a browser; needs Debian's chromium and chromium-driver
+	PYTHONPATH=tests $(BIN)/python -m pytest tests/browser/mlflow_ui.py -s
+
 bench: $(READY) ## packed, prefix-sharing and padded training
 	$(BIN)/python tests/benchmarks/packing.py
 
@@ -76,4 +82,4 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 test bench schedule parity lint ui lock images push package
+.PHONY: help setup run run-smollm2 test rehearse browse bench schedule parity lint ui lock images push package

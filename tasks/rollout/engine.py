@@ -32,6 +32,11 @@ class Engine:
     def __init__(self, policy: Path, config: RolloutConfig):
         _set_environment(config)
         import torch
+        from vllm.platforms import current_platform
+
+        if current_platform.is_cpu():
+            # Else small functions of vLLM's go through g++ in each new process: half a minute, and no g++ is an error.
+            current_platform.simple_compile_backend = "eager"
         from vllm import LLM
 
         self.digest = ""

@@ -50,6 +50,7 @@ def command(home: Path) -> Command:
         pyflyte = str(Path(sys.executable).with_name("pyflyte"))
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "MLFLOW", "VLLM"))}
         environment["TMPDIR"] = str(home / "tmp")
+        environment["CXX"] = "/bin/false"  # a fresh machine has no compiler
         (home / "tmp").mkdir(exist_ok=True)
         line = [pyflyte, "run", str(ROOT / "workflows/grpo.py"), "grpo", "--iterations", "2", *arguments]
         return [*line, "--config", json.dumps({**SMALL, **(config or {})})], environment
