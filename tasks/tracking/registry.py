@@ -8,6 +8,7 @@ along it.
 """
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def register_or_leave(uri: str, given: Candidate, folder: Path, there: Callable[
     try:
         register(uri, given, there)
     except (MlflowException, OSError) as error:  # a training does not end for a server that is away
-        (folder / LEFT).write_text(given.to_json())
+        (folder / LEFT).write_text(json.dumps(given.to_dict(), indent=1) + "\n")
         console.stage(f"{given.model} has no version of this policy yet: {_first_line(error)}")
 
 
