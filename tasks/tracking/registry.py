@@ -208,10 +208,13 @@ def _open(uri: str, model: str = "", *, make: bool = False, asked: str = "") -> 
             check_reachable(uri)
         with one_process_at_a_time(uri):
             mlflow = client(uri)
-            if make:
-                with contextlib.suppress(MlflowException):  # it is there, or what follows says what is wrong
-                    mlflow.create_registered_model(model)
             found = not model or bool(mlflow.search_registered_models(f"name = '{model}'", max_results=1))
+            if make and not found:
+                with contextlib.suppress(
+                    MlflowException
+                ):  # another process was first, or what follows says what is wrong
+                    mlflow.create_registered_model(model)
+                found = True
             if found:
                 yield mlflow
     if not found:
