@@ -98,6 +98,7 @@ def test_a_run_goes_on_with_other_ranks_where_it_was(ranks_run: Path, home: Path
 def test_ranks_that_fail_say_why_in_one_sentence(
     train, home: Path, name: str, config: dict, error: type[Exception], sentence: str
 ) -> None:
+    import tasks.training.task  # noqa: F401, first: flytekit has a handler of its own
     from tasks.tracking.mlflow_store import client
 
     handler, training = signal.getsignal(signal.SIGINT), {**config.get("training", {}), "ranks": 2}
