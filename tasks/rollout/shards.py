@@ -23,8 +23,9 @@ from tasks.config import RolloutConfig
 from tasks.rollout.rollout import NEAR_MISS, Player, batch_metrics, play_until_decided
 
 # Standard deviations of the number of decided groups, about the root of a share of them, that a worker plays beyond its
-# share. With one, the join of the default settings plays 0.3 % of the groups, none at all in most batches, and then
-# needs no engine; without, 1 to 3 %, in nearly every batch. With two, a worker of eight plays a tenth more.
+# share. With the default settings and two to eight workers the join then plays 0.3 % of the groups at most, in most
+# batches none, and needs no engine; eight workers play a quarter too many. Without, it plays 1 to 3 % in nearly every
+# batch, and eight play a seventh too many; with two, a third.
 SPARE = 1.0
 
 
