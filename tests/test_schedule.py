@@ -22,7 +22,8 @@ from benchmarks.schedule import (
 )
 from graphs import Node, unrolled
 from nested import whole
-from tasks.config import GrpoConfig
+from tasks.config import GrpoConfig, Run
+from tasks.tracking import mlflow_run
 
 INPUTS = {
     "run_name": "monday",
@@ -199,6 +200,27 @@ def test_a_long_training_is_a_chain_of_segments() -> None:
     # Within a segment a rollout waits for the training before the last; the first of a segment for the whole segment.
     cost = seconds(rollout=3, train=2)
     assert wall_time(laid_out(nodes, cost, pods={"rollout": 1, "training": 1})) == 2 * (50 * 3 + 2) + 20 * 3 + 2
+
+
+def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri, folder = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "monday"
+    run_id = mlflow_run.open_run(uri=uri, name="monday", token="6f9c", parameters={}, tags={})
+    run = Run("monday", "6f9c", 0, "blackjack", "", run_id, uri)
+    for step, took in ((1, 2.0), (0, 10.0), (3, 3.0), (2, 1.0)):
+        mlflow_run.log_metrics(run, {"stage/rollout_s": took, "rollout/games": 8.0}, step)
+    for name, size in {
+        "policies/00004": 100,
+        "policies/00003": 1,
+        "states/00004": 300,
+        "trajectories/00003": 10,
+    }.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_bytes(bytes(size))
+    (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
+    (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
+    sizes = {"policy": 100, "state": 300, "batch": 10}
+    assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 2.0}, sizes, 60.0)
 
 
 def test_a_run_of_several_workers_is_not_measured(tmp_path: Path) -> None:

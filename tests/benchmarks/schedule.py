@@ -27,10 +27,10 @@ from rich.table import Table
 
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
-from tasks.config import GrpoConfig, Run, require
+from tasks.config import GrpoConfig, require
 from tasks.evaluation.pictures import LIGHT, figure_of, save
 from tasks.rollout.shards import groups_of_shard
-from tasks.tracking import mlflow_run
+from tasks.tracking.mlflow_store import client
 from workflows.grpo import grpo
 
 ROOT = Path(__file__).parents[2]
@@ -80,10 +80,12 @@ def measured(folder: Path) -> Measured:
     require(workers == 1, f"rollout.workers of {folder}", workers, "1, shares are reckoned from a whole rollout's time")
     summary = json.loads((folder / "summary.json").read_text())
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}"
-    run = Run(folder.name, "", 0, "", "", summary["mlflow_run_id"], uri)
     stages = dict.fromkeys(node.stage for node in graph(inputs, iterations=1, lag=0))
-    times = {stage: [v for _, v in mlflow_run.metric_history(run, f"stage/{stage}_s")] for stage in stages}
-    times = {stage: values for stage, values in times.items() if values}
+    times = {}
+    for stage in stages:
+        points = client(uri).get_metric_history(summary["mlflow_run_id"], f"stage/{stage}_s")
+        if points:
+            times[stage] = [point.value for point in sorted(points, key=lambda point: point.step)]
     return Measured(
         inputs=inputs,
         first={stage: values[0] for stage, values in times.items()},
@@ -193,7 +195,7 @@ def assumptions(
     rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
     shares = {w: groups_of_shard(replace(rollout, workers=w)) / rollout.groups for w in workers if w > 1}
     parts = ", ".join(f"{share:.1%} with {w}" for w, share in shares.items())
-    yield f"each worker takes this part of a rollout's time, its share and the groups that it plays beyond: {parts}"
+    yield f"each worker takes this part of a rollout's time, for its share and the groups it looks for beyond: {parts}"
     yield "workers of one rollout take equally long; nothing fails, is repeated or found in the cache"
 
 
