@@ -219,7 +219,7 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
         (folder / name / "file").write_bytes(bytes(size))
     (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
     (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
-    sizes = {"policy": 100, "state": 300, "batch": 10}
+    sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0}
     assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 2.0}, sizes, 60.0)
 
 
