@@ -34,11 +34,16 @@ def shard_numbers(config: RolloutConfig, shards: Sequence[int]) -> list[int]:
     return [number for number in range(config.max_groups) if number % config.workers in shards]
 
 
+def groups_of_shard(config: RolloutConfig) -> int:
+    """Decided groups that each worker looks for: its share, and a few more."""
+    share = config.groups / config.workers
+    return math.ceil(share + SPARE * math.sqrt(share))
+
+
 def sample_shard(player: Player, shard: int) -> pa.Table:
     """The games that worker `shard` plays, of 0 to `config.workers` - 1, with the column NEAR_MISS."""
     config = player.config
-    share = config.groups / config.workers
-    return play_until_decided(*_part(config, [shard], share + SPARE * math.sqrt(share)), player.play)[0]
+    return play_until_decided(*_part(config, [shard], groups_of_shard(config)), player.play)[0]
 
 
 def join_shards(
