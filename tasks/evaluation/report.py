@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tasks.config import RolloutConfig, Run
 from tasks.environments.catalog import get_environment
+from tasks.evaluation.description import description
 from tasks.evaluation.evaluate import Evaluation, evaluate_policy, heat_map_cells, numbers
 from tasks.evaluation.page import Origin, Picture, evaluation_page, report_page, table_columns
 from tasks.evaluation.pictures import (
@@ -70,9 +71,9 @@ def read_evaluation(folder: Path) -> Evaluation:
     return Evaluation.from_json((folder / "evaluation.json").read_text())
 
 
-def write_report(run: Run, evaluations: list[Path], policy: Path, iterations: int) -> Path:
-    """Write summary.json, report.html and pictures into the run's folder and MLflow, print the table, finish the MLflow
-    run; returns the summary's path."""
+def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, iterations: int) -> Path:
+    """Write summary.json, report.html and pictures into the run's folder and MLflow, describe the MLflow run and finish
+    it, print the table; returns the summary's path. `place` is where `policy` stays, a path or a URI."""
     found, history = [read_evaluation(folder) for folder in evaluations], read_history(policy)
     first, last = found[0], found[-1]
     folder = run_folder(run.name)
@@ -100,7 +101,9 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, iterations: in
     }
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=1) + "\n")
-    page = report_page(run, found, played, list(drawn.values()), read_info(policy), _origin(run), time.time())
+    info, origin = read_info(policy), _origin(run)
+    mlflow_run.describe(run, description(run, found, played[-1], info, place, origin))
+    page = report_page(run, found, played, list(drawn.values()), info, origin, time.time())
     (folder / REPORT).write_text(page)
     for name in ("summary.json", REPORT):
         mlflow_run.log_file(run, folder / name)

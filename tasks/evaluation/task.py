@@ -70,7 +70,8 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
         outbox.send_rest(run, [*folders, last])
         registry.register_left(run.tracking_uri, folders, _exists())
         mlflow_run.log_tags(run, {"policy.digest": read_info(last).digest})
-        summary = write_report(run, folders, last, iterations)
+        place = str(policies[-1].remote_source or policies[-1].path)
+        summary = write_report(run, folders, last, place, iterations)
         mlflow_run.log_metrics(run, stage_seconds(), iterations)
         names = {f.remote_source or shown(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
         outbox.tell_what_is_missing(run, names)

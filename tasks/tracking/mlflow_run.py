@@ -21,9 +21,10 @@ from tasks.tracking.mlflow_store import (
     one_process_at_a_time,
     tracking_uri,
 )
-from tasks.tracking.provenance import git_state, library_versions
+from tasks.tracking.provenance import git_state, library_versions, started_by
 
 __all__ = [
+    "describe",
     "fail",
     "finish",
     "git_state",
@@ -69,7 +70,7 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
         if FAILURE_TAG in run.data.tags:
             mlflow.delete_tag(run_id, FAILURE_TAG)
         changed = {f"resumed.{k}": v for k, v in given.items() if known.get(k, v) != v}
-        _log_tags(uri, run_id, {**tags, **git_state(), **library_versions(), **changed})
+        _log_tags(uri, run_id, {**started_by(), **tags, **git_state(), **library_versions(), **changed})
         _log_parameters(uri, run_id, {k: v for k, v in given.items() if k not in known})
     return run_id
 
@@ -106,6 +107,13 @@ def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
 def log_tags(run: Run, tags: Mapping[str, str]) -> None:
     """Set tags of the run."""
     outbox.deliver(run, [outbox.entry(run, tags=dict(tags))])
+
+
+def describe(run: Run, markdown: str) -> None:
+    """Write the description that the run's page shows above all else."""
+    from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
+
+    log_tags(run, {MLFLOW_RUN_NOTE: _fitting(markdown)})
 
 
 def log_file(run: Run, path: Path, folder: str = "") -> None:

@@ -1,9 +1,12 @@
-"""What a run was made with: the commit, the releases of the libraries that decide its numbers, the Flyte execution."""
+"""What a run was made with: who started what, the commit, the releases of the libraries that decide its numbers, the
+Flyte execution."""
 
 import contextlib
+import getpass
 import importlib.metadata
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 DISTRIBUTIONS = {  # library: the names under which it may be installed
@@ -36,6 +39,23 @@ def flyte_execution() -> dict[str, str]:
         return {}
     parts = [found.pop(part) for part in ("project", "domain", "name")]
     return {EXECUTION: "/".join(parts)} | {tag: value for tag, value in found.items() if value}
+
+
+def started_by() -> dict[str, str]:
+    """Tags that MLflow shows as "Created by" and "Source": the person's name here, or that for the MLflow server; the
+    workflow of the execution, or the file that pyflyte was given. What is not known has no tag.
+
+    `{"mlflow.user": "ada", "mlflow.source.name": "workflows/grpo.py", "mlflow.source.type": "LOCAL"}`
+    """
+    in_pod = flyte_execution()
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    if not user and not in_pod:  # a pod's user is that of its image
+        with contextlib.suppress(KeyError, OSError):
+            user = getpass.getuser()
+    given = sys.argv[1:] if Path(sys.argv[0]).name == "pyflyte" else []
+    source = in_pod.get("flyte.workflow", "") or next((word for word in given if word.endswith(".py")), "")
+    tags = {"mlflow.user": user, "mlflow.source.name": source, "mlflow.source.type": "LOCAL" if source else ""}
+    return {tag: value for tag, value in tags.items() if value}
 
 
 def git_state() -> dict[str, str]:

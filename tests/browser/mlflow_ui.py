@@ -1,183 +1,164 @@
 """The MLflow UI over a real training, looked at in a browser: `make browse`.
 
     make browse              trains a small policy first
-    make browse RUNS=runs    looks at the newest finished run there
+    RUNS=runs make browse    looks at the newest finished run there, as `make run` leaves it
 
 Wants Debian's packages chromium and chromium-driver. Screenshots are left in dist/screenshots/.
 """
 
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import struct
+from collections.abc import Sequence
+from typing import Any
 
-import pytest
-from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException
-from selenium.webdriver.chrome.service import Service
+from mlflow.entities import Trace
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
-from small import SMALL
+from browser.page import Page
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
-SHOTS = ROOT / "dist" / "screenshots"
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",  # chromium refuses to run as root otherwise, as it does in a container
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--window-size=1500,1300",
-)
+CHART = "eval/(expected_reward$|optimum|regret|win_rate|invalid_rate|agreement)|train/(kl|entropy|mismatch_mean)$"
+PLOTTED = """
+return Object.fromEntries([...document.querySelectorAll(".js-plotly-plot")].flatMap(
+  plot => (plot.data || []).filter(line => line.metricKey).map(line => [line.metricKey, [line.x, line.y]])))
+"""
+IMAGE_WIDTHS = "return [...document.images].map(image => image.naturalWidth)"
 
 
-@dataclass(frozen=True)
-class Page:
-    """A browser on the MLflow UI of one run."""
-
-    browser: webdriver.Chrome
-    server: str
-    run: dict[str, str]  # run_id, experiment_id, name
-    summary: dict
-    folder: Path
-
-    def open(self, route: str, *texts: str, seconds: float = 60) -> str:
-        """Go to a route and wait until all of `texts` are on the page; the page's text."""
-        self.browser.get(f"{self.server}/#{route}")
-        self.browser.refresh()  # a change behind the # alone loads nothing
-        return self.wait(*texts, seconds=seconds)
-
-    def wait(self, *texts: str, seconds: float = 60) -> str:
-        """The page's text, once all of `texts` are in it."""
-
-        def shown(_browser: object) -> str | bool:
-            text = self.browser.execute_script("return document.body.innerText")
-            return text if all(wanted in text for wanted in texts) else False
-
-        told = f"{texts} on {self.browser.current_url}"
-        return WebDriverWait(self.browser, seconds, poll_frequency=0.5).until(shown, told)
-
-    def save(self, name: str) -> None:
-        """A screenshot, once what is drawn has come to rest."""
-        time.sleep(3)
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        self.browser.save_screenshot(str(SHOTS / f"{name}.png"))
-
-    def close_assistant(self) -> None:
-        """Shut the panel that covers a third of each page."""
-        for label in ("Close", "Close Assistant"):
-            try:
-                self.browser.find_element(By.CSS_SELECTOR, f'[aria-label="{label}"]').click()
-            except NoSuchElementException:
-                continue
+def signed(number: float) -> str:
+    return f"{number:+.3f}"
 
 
-def run_route(page: Page, tab: str = "") -> str:
-    return f"/experiments/{page.run['experiment_id']}/runs/{page.run['run_id']}{tab}"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs to look at: RUNS, or that of a small training made for this."""
-    given = os.environ.get("RUNS", "")
-    if given:
-        return Path(given).absolute()
-    home = tmp_path_factory.mktemp("home")
-    line = [str(BIN / "pyflyte"), "run", str(ROOT / "workflows/grpo.py"), "grpo", "--run_name", "monday"]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "MLFLOW", "VLLM"))}
-    done = subprocess.run(
-        [*line, "--iterations", "3", "--config", json.dumps(SMALL)], cwd=home, env=kept, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return home / "runs"
-
-
-@pytest.fixture(scope="module")
-def server(runs: Path) -> Iterator[str]:
-    """The address of MLflow's server over these runs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    line = [str(BIN / "mlflow"), "server", "--backend-store-uri", f"sqlite:///{runs / 'mlflow.db'}"]
-    process = subprocess.Popen(
-        [*line, "--port", str(port), "--workers", "1"],
-        cwd=runs,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5)
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, "MLflow's server did not start"
-                time.sleep(0.5)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)  # its workers too
-        process.wait()
-
-
-@pytest.fixture(scope="module")
-def page(runs: Path, server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    from mlflow import MlflowClient
-
-    summaries = sorted(runs.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
-    assert summaries, f"no finished run in {runs}"
-    summary = json.loads(summaries[-1].read_text())
-    info = MlflowClient(tracking_uri=server).get_run(summary["mlflow_run_id"]).info
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    driver = shutil.which("chromedriver")
-    assert options.binary_location and driver, "install Debian's packages chromium and chromium-driver"
-    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(option)
-    browser = webdriver.Chrome(options=options, service=Service(driver))
-    run = {"run_id": info.run_id, "experiment_id": info.experiment_id, "name": info.run_name}
-    found = Page(browser, server, run, summary, summaries[-1].parent)
-    try:
-        found.open(run_route(found), info.run_name)
-        found.close_assistant()
-        yield found
-    finally:
-        browser.quit()
-
-
-def test_the_run_page_says_what_was_trained_and_with_what(page: Page) -> None:
-    page.open(run_route(page), page.run["name"], "Finished", "version.torchtitan", "git.commit", "grpo.environment")
+def test_the_run_page_says_what_came_out_and_with_what(page: Page) -> None:
+    summary, data = page.summary, page.run.data
+    results = [
+        f"Expected reward {signed(summary['expected_reward'])} ±{summary['expected_reward_ci95']:.3f}",
+        f"before training {signed(summary['before']['expected_reward'])}",
+        f"Regret {summary['regret']:.3f} ±{summary['regret_ci95']:.3f}",
+        f"{summary['games']:,} games",
+        "pyflyte run workflows/grpo.py grpo",
+        summary["policy"],
+    ]
+    by = [data.tags["mlflow.user"], "grpo.py"]
+    inputs = page.run.inputs.dataset_inputs
+    assert inputs
+    datasets = [inputs[0].dataset.name, *([f"+{len(inputs) - 1}"] if inputs[1:] else [])]
+    versions = page.client.search_model_versions(f"run_id = '{page.run.info.run_id}'")
+    models = [versions[0].name, *(["+1"] if len(versions) == 2 else [])]
+    text = page.open(page.route, ["Finished", page.run.info.run_name, *results, *by, *datasets, *models])
     page.save("run")
+    shown = text.splitlines()
+    assert f"Parameters ({len(data.params)})" in shown and f"Metrics ({len(data.metrics)})" in shown
+    tags = {key: value for key, value in data.tags.items() if not key.startswith("mlflow.")}
+    assert tags.keys() >= {"git.commit", "version.torchtitan", "policy.digest"}
+    after_name = {name: shown[i + 1] for i, name in enumerate(shown[:-1])}
+    for name, value in tags.items():
+        assert after_name[name] == f": {value}", name
+    for name, value in data.params.items():
+        assert value in ("", after_name[name]), name
+    for name in ("eval/expected_reward", "eval/regret", "train/kl"):
+        assert float(after_name[name]) == data.metrics[name]
+    assert float(after_name["eval/expected_reward"]) == summary["expected_reward"]
 
 
-def test_the_charts_tell_the_story(page: Page) -> None:
-    page.open(run_route(page, "/model-metrics"), "Step")
-    search = page.browser.find_element(By.CSS_SELECTOR, 'input[placeholder="Search metric charts"]')
-    search.send_keys("(expected_reward|regret|invalid_share|kl$|entropy$|mismatch|staleness_mean|_s$)")
-    time.sleep(8)
+def test_the_charts_draw_what_was_measured(page: Page) -> None:
+    page.open(f"{page.route}/model-metrics", ["abs_mean", "Step"])
+    page.browser.find_element(By.CSS_SELECTOR, 'input[placeholder="Search metric charts"]').send_keys(CHART)
+    wanted = {"eval/expected_reward", "eval/optimum", "eval/regret", "train/kl", "train/entropy"}
+
+    def plotted() -> Any:
+        found = page.browser.execute_script(PLOTTED)
+        return found if wanted <= set(found) and not [name for name in found if "buffer/" in name] else None
+
+    lines = page.until(plotted)
     page.save("charts")
-    print(page.wait("Step"))
-    page.save("charts")
+    for name in wanted:
+        points = page.client.get_metric_history(page.run.info.run_id, name)
+        expected = sorted((point.step, point.value) for point in points)
+        assert list(zip(*lines[name], strict=True)) == expected, name
+    assert lines["eval/expected_reward"][1][-1] == page.summary["expected_reward"]
 
 
-def test_an_artifact_is_shown(page: Page) -> None:
-    page.open(run_route(page, "/artifacts/choices.png"), "choices.png")
-    image = WebDriverWait(page.browser, 60).until(
-        lambda browser: browser.find_element(By.CSS_SELECTOR, "img[src^=blob], img[src*=artifact]")
+def test_pictures_are_shown(page: Page) -> None:
+    page.open(f"{page.route}/artifacts/pictures/learning_curve.png", ["pictures/learning_curve.png"])
+    png = (page.folder / "pictures" / "learning_curve.png").read_bytes()
+    (width,) = struct.unpack(">I", png[16:20])
+    page.until(lambda: width in page.browser.execute_script(IMAGE_WIDTHS))
+    page.save("picture")
+
+
+def test_the_report_is_shown(page: Page) -> None:
+    page.open(f"{page.route}/artifacts/report.html", ["report.html", "Path:"])
+    frame = page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "iframe.mlflow-html-iframe"))[0]
+    page.browser.switch_to.frame(frame)
+    try:
+        reward = signed(page.summary["expected_reward"]).replace("-", "\N{MINUS SIGN}")
+        text = page.wait([f"{page.run.info.run_name}: GRPO in blackjack", reward])
+        assert f"{page.summary['games']:,} games" in text
+        page.until(lambda: all(width > 0 for width in page.browser.execute_script(IMAGE_WIDTHS)))
+    finally:
+        page.browser.switch_to.default_content()
+    page.save("report")
+
+
+def traces(page: Page) -> list[Trace]:
+    found = page.client.search_traces(
+        locations=[page.run.info.experiment_id], run_id=page.run.info.run_id, max_results=500
     )
-    assert image.size["width"] > 100
-    page.save("artifact")
+    assert found
+    return list(found)
+
+
+def test_the_traces_list_games_with_cards_replies_and_rewards(page: Page) -> None:
+    games = traces(page)
+    text = page.open(f"{page.route}/traces", [f"{len(games)} of {len(games)}", "advantage", "reward", "age"])
+    page.save("traces")
+    listed = [game for game in games if game.info.trace_id in text]
+    assert len(listed) >= min(10, len(games))
+    for game in listed:
+        assert game.info.request_preview.startswith("Cards ") and game.info.request_preview in text
+        assert game.info.response_preview in text
+
+
+def test_a_trace_shows_a_game_turn_by_turn(page: Page) -> None:
+    game = max(traces(page), key=lambda trace: len(trace.data.spans))
+    root, *turns = sorted(game.data.spans, key=lambda span: span.start_time_ns)
+    page.open(f"{page.route}/traces?selectedEvaluationId={game.info.trace_id}", [root.name, "finish_reason"])
+    said = {name: str(root.outputs[name]) for name in ("outcome", "finish_reason")}
+    rewards = {a.name: f"{a.value:g}" for a in game.info.assessments}
+    page.browser.find_element(By.CSS_SELECTOR, 'button[aria-label="Assess trace"]').click()
+    text = page.wait([*said, *said.values(), *(turn.name for turn in turns), "Assessments", *rewards])
+    page.save("trace")
+    assert_in_order(text, [root.name, "reward", f"{root.outputs['reward']:g}", "Assessments", *rewards])
+    page.browser.find_element(By.CSS_SELECTOR, 'button[aria-label="Close"]')
+    page.browser.find_element(By.XPATH, f"//*[text()='{turns[-1].name}']").click()
+    messages = json.loads(json.dumps(turns[-1].inputs))["messages"]
+    reply = turns[-1].outputs["choices"][0]["message"]["content"]
+    text = page.wait([message["content"] for message in messages])
+    page.save("turn")
+    assert_in_order(text, ["Inputs", *(message["content"] for message in messages), "Outputs", reply])
+
+
+def assert_in_order(text: str, wanted: Sequence[str]) -> None:
+    """All of `wanted` are lines of the text, one after another."""
+    lines = iter(text.splitlines())
+    for line in wanted:
+        assert line in lines, f"{line!r}, after those before it, in:\n{text}"
+
+
+def test_the_registry_names_the_policies(page: Page) -> None:
+    (name,) = {v.name for v in page.client.search_model_versions(f"run_id = '{page.run.info.run_id}'")}
+    versions = page.client.search_model_versions(f"name = '{name}'")
+    model = page.client.get_registered_model(name)
+    aliases = [f"@ {alias}" for alias in model.aliases]
+    assert "@ challenger" in aliases
+    newest = max(versions, key=lambda version: int(version.version))
+    tags = {key: newest.tags[key] for key in ("expected_reward", "regret", "policy_version", "run", "place")}
+    assert float(tags["expected_reward"]) == float(f"{page.summary['expected_reward']:.6g}")
+    text = page.open(f"/models/{name}", [f"Version {newest.version}", *aliases, *tags.values()])
+    page.save("registry")
+    lines = text.splitlines()
+    block = lines[lines.index(f"Version {newest.version}") :]
+    for key, value in tags.items():
+        assert block[block.index(key) + 1] == f": {value}"
+    page.open(f"/models/{name}/versions/{newest.version}", [f"Version {newest.version}", newest.tags["digest"]])
+    page.save("version")
