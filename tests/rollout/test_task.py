@@ -10,7 +10,7 @@ from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.records import read_batch
 from tasks.tracking.mlflow_store import client
 
-INPUTS = {"environment": "blackjack", "environment_url": "", "seed": 0}
+INPUTS = {"environment": "blackjack", "environment_url": "", "iterations": 1, "seed": 0}
 
 
 @pytest.fixture
