@@ -26,7 +26,7 @@ def test_nights_on_a_cluster_decide_as_on_this_machine(
         inputs = {key: literal(value) for key, value in given.items()}
         outputs = cluster.start("workflows.retraining.on_demand", name, **inputs)
         words = [word for key, value in {**INPUTS, "run_name": name}.items() for word in (f"--{key}", str(value))]
-        words += ["--start_time", start.isoformat(), "--config", json.dumps(CONFIG)]
+        words += ["--start_time", f"{start:%Y-%m-%dT%H:%M:%S}", "--config", json.dumps(CONFIG)]
         local(home, "retraining.py", "retrain", *words)
         run = home / "runs" / name
         known = json.loads((run / "promotion.json").read_text())
