@@ -81,7 +81,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
     drawn = _draw(run, found, history, played)
     for name, picture in drawn.items():
         path = folder / PICTURES / f"{name}.png"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
         path.write_bytes(picture.light)
     summary: Mapping[str, object] = {
         "expected_reward": last.expected_reward,
@@ -97,7 +97,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
         "before": {"expected_reward": first.expected_reward, "win_rate": first.win_rate, "regret": first.regret},
         "seconds": round(mlflow_run.seconds_since_start(run), 1),
         "mlflow_run_id": run.mlflow_run_id,
-        "policy": str(policy),
+        "policy": place,
     }
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=1) + "\n")

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from flyteidl.core.literals_pb2 import LiteralMap
 
 from rehearsal.cluster import Cluster
-from rehearsal.pod import ROOT
 from rehearsal.values import literal, uri_of
 from small import SMALL
 from tasks.config import GrpoConfig
@@ -19,7 +17,6 @@ CONFIG = {**SMALL, "tracking": {"model": "nights"}}
 INPUTS = {"iterations": 1, "games": 512}
 
 
-@pytest.mark.skipif(not (ROOT / "workflows" / "retraining.py").is_file(), reason="there is no retraining")
 def test_nights_on_a_cluster_decide_as_on_this_machine(
     cluster: Cluster, local: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -29,7 +26,7 @@ def test_nights_on_a_cluster_decide_as_on_this_machine(
         inputs = {key: literal(value) for key, value in given.items()}
         outputs = cluster.start("workflows.retraining.on_demand", name, **inputs)
         words = [word for key, value in {**INPUTS, "run_name": name}.items() for word in (f"--{key}", str(value))]
-        words += ["--start_time", start.isoformat(), "--config", json.dumps(CONFIG)]
+        words += ["--start_time", f"{start:%Y-%m-%dT%H:%M:%S}", "--config", json.dumps(CONFIG)]
         local(home, "retraining.py", "retrain", *words)
         run = home / "runs" / name
         known = json.loads((run / "promotion.json").read_text())
