@@ -15,7 +15,7 @@ from mlflow.entities import Trace
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from browser.page import Page
+from browser.page import WIDTH, Page
 
 CHARTS = {  # name of the screenshot: what is typed into the search, and the charts that are left then
     "results": (
@@ -58,6 +58,8 @@ def test_the_run_page_says_what_came_out_and_with_what(page: Page) -> None:
     models = [versions[0].name, *(["+1"] if len(versions) == 2 else [])]
     text = page.open(page.route, ["Finished", page.run.info.run_name, *results, *by, *datasets, *models])
     page.save("run")
+    about = page.browser.find_element(By.XPATH, "//*[text()='About this run']")
+    assert about.rect["x"] + about.rect["width"] < WIDTH  # nothing on its left is too wide
     shown = text.splitlines()
     assert f"Parameters ({len(data.params)})" in shown and f"Metrics ({len(data.metrics)})" in shown
     tags = {key: value for key, value in data.tags.items() if not key.startswith("mlflow.")}
