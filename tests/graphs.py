@@ -19,6 +19,7 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.core.workflow import WorkflowBase
 from flytekit.models.core.workflow import Node as FlyteNode
 from flytekit.models.literals import BindingData
+from flytekit.models.task import Resources
 from flytekit.tools.translator import get_serializable
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
@@ -34,7 +35,7 @@ MAP = re.compile(r"map_(.+)_[0-9a-f]+-arraynode")
 @dataclass(frozen=True)
 class Node:
     """One task on a cluster. Example: `Node("n2-dn4", "train", 0, "training", frozenset({"n2-dn3"}),
-    {"batches": 1, "policy": 1, "sampler": 1})`."""
+    {"batches": 1, "policy": 1, "sampler": 1}, gpus=1)`."""
 
     name: str
     stage: str  # the task's function
@@ -42,6 +43,7 @@ class Node:
     role: str  # one of tasks.resources.ROLES
     after: frozenset[str]  # nodes that must end before this one begins
     reads: Mapping[str, int]  # folders or outputs of other nodes, by input
+    gpus: int = 0  # of its pod
     share: float = 1.0  # of the stage's work: a map task of four nodes has four with a quarter each
 
 
@@ -75,7 +77,7 @@ def _nodes(
         counts[stage] += 1
         names = [name] if width == 1 else [f"{name}-{i}" for i in range(width)]
         for one in names:
-            yield Node(one, stage, number, _role(task), after, reads, 1 / width)
+            yield Node(one, stage, number, _role(task), after, reads, _gpus(target, task), 1 / width)
         ends[node.id] = frozenset(names)
         if _unrolls(task):
             kinds = task.python_interface.inputs
@@ -99,6 +101,14 @@ def _role(task: PythonTask) -> str:
         if (asked["container_image"], asked["requests"]) == (task.container_image, task.resources.requests):
             return role
     raise ValueError(f"{task.name} asks for the pod of no role; allowed: {', '.join(ROLES)}.")
+
+
+def _gpus(node: FlyteNode, task: PythonTask) -> int:
+    """GPUs of the pod: those that the node asks for, else the task's."""
+    changed = node.task_node.overrides.resources if node.task_node.overrides else None
+    if changed:
+        return sum(int(entry.value) for entry in changed.requests if entry.name == Resources.ResourceName.GPU)
+    return int(task.resources.requests.gpu or 0)
 
 
 def _parts(binding: BindingData) -> list[BindingData]:

@@ -1,5 +1,6 @@
 """The schedule simulator: small graphs worked by hand, and the workflow's own with whole numbers for seconds."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,13 +16,14 @@ from benchmarks.schedule import (
     gpu_shares,
     graph,
     in_one_process,
+    measured,
     on_a_cluster,
     path_shares,
-    with_workers,
 )
 from graphs import Node, unrolled
 from nested import whole
-from tasks.config import GrpoConfig
+from tasks.config import GrpoConfig, Run
+from tasks.tracking import mlflow_run
 
 INPUTS = {
     "run_name": "monday",
@@ -35,8 +37,8 @@ INPUTS = {
 }
 
 
-def node(name: str, after: str = "", role: str = "cpu", stage: str = "", number: int = 0) -> Node:
-    return Node(name, stage or name, number, role, frozenset(after.split()), {})
+def node(name: str, after: str = "", role: str = "cpu", gpus: int = 0) -> Node:
+    return Node(name, name, 0, role, frozenset(after.split()), {}, gpus)
 
 
 def seconds(**of: float) -> Callable[[Node], Cost]:
@@ -45,8 +47,8 @@ def seconds(**of: float) -> Callable[[Node], Cost]:
 
 
 @cache  # it takes a second
-def training(lag: int, iterations: int = 4) -> list[Node]:
-    return graph(INPUTS, iterations=iterations, lag=lag)
+def training(lag: int, iterations: int = 4, workers: int = 1) -> list[Node]:
+    return graph(INPUTS, iterations=iterations, lag=lag, workers=workers)
 
 
 def spans(placed: Sequence) -> dict[str, tuple[float, float, int]]:
@@ -110,12 +112,21 @@ def test_lag_one_overlaps_rollout_and_training() -> None:
 
 
 def test_workers_share_a_rollout_where_there_are_pods() -> None:
-    nodes = with_workers(training(lag=0), 4)
-    assert Counter(n.stage for n in nodes)["rollout"] == 16 and Counter(n.stage for n in nodes)["join"] == 4
-    cost = seconds(rollout=12, join=1, train=2)
+    nodes = training(lag=0, workers=4)
+    stages = Counter(n.stage for n in nodes)
+    assert (stages["rollout_shard"], stages["join_rollout"], stages["rollout"]) == (16, 4, 0)
+    cost = seconds(rollout_shard=12, join_rollout=1, train=2)
     assert wall_time(laid_out(nodes, cost, pods={"rollout": 4})) == 4 * (3 + 1 + 2)
     assert wall_time(laid_out(nodes, cost, pods={"rollout": 2})) == 4 * (6 + 1 + 2)
-    assert with_workers(training(lag=0), 1) == training(lag=0)
+
+
+def test_a_training_of_several_ranks_has_as_many_gpus() -> None:
+    ranks = {**INPUTS, "config": {**GrpoConfig().to_dict(), "training": {"ranks": 4}}}
+    found = {(n.stage, n.gpus) for n in graph(ranks, iterations=1, lag=0, workers=2) if n.gpus}
+    assert found == {
+        ("train", 4),
+        *((one, 1) for one in ("rollout_shard", "join_rollout", "evaluate", "score_reference")),
+    }
 
 
 TIMES = Measured(
@@ -135,22 +146,28 @@ def test_one_process_adds_up_its_stages_and_loads_once() -> None:
 
 
 def test_a_pod_starts_reads_works_and_writes() -> None:
-    cost = on_a_cluster(TIMES, {"training": 60, "rollout": 90, "cpu": 15, "graph": 15}, bytes_per_s=10)
+    cost = on_a_cluster(
+        TIMES, {"training": 60, "rollout": 90, "cpu": 15, "graph": 15, "join_rollout": 40}, bytes_per_s=10
+    )
     last = [n for n in training(lag=0) if n.stage == "train"][-1]
     # Four batches; present policy and sampler, one and the same, twice; the trainer's state. Then policy and state.
     assert cost(last) == Cost(start=60, move=(4 * 10 + 2 * 100 + 300 + 100 + 300) / 10, work=4)
-    (part, *_) = [n for n in with_workers(training(lag=0), 2) if n.stage == "rollout"]
-    assert cost(part) == Cost(start=90, move=(100 + 5) / 10, work=1)
+    # Policy 0 is an input of the loop, a folder too. A worker of two looks for 256 decided groups of 512, and 16 more.
+    nodes = training(lag=0, workers=2)
+    (part, *_) = [n for n in nodes if n.stage == "rollout_shard"]
+    assert cost(part) == Cost(start=90, move=(100 + 10 * 272 / 512) / 10, work=2 * 272 / 512)
+    (join, *_) = [n for n in nodes if n.stage == "join_rollout"]  # reads the shards and the policy, writes the batch
+    assert cost(join) == Cost(start=40, move=(10 + 100 + 10) / 10, work=1)
     (unrolls,) = [n for n in training(lag=0) if n.stage == "iterate"]
     assert cost(unrolls) == Cost(start=15, move=0, work=1)  # not measured in any run
 
 
 def test_what_gpus_do_is_counted_in_seconds_of_all_of_them() -> None:
-    nodes = [node("r", role="rollout"), node("t", "r", role="training"), node("other", "r")]
+    nodes = [node("r", role="rollout", gpus=1), node("t", "r", role="training", gpus=2), node("other", "r")]
     work = {"r": 2, "t": 4, "other": 1}
     placed = laid_out(nodes, lambda n: Cost(start=1, move=0, work=work[n.stage]), pods={"rollout": 1, "training": 1})
-    # 3 + 5 seconds by two GPUs: one held for 3, the other for 5; they work 2 and 4.
-    assert gpu_shares(placed, {"rollout": 1, "training": 1}) == (8 / 16, 6 / 16)
+    # 3 + 5 seconds by three GPUs: one held for 3, the other two for 5; they work 2 and 4.
+    assert gpu_shares(placed, {"rollout": 1, "training": 1}) == (3, 13 / 24, 10 / 24)
     assert path_shares(placed) == "t 50%, r 25%, pods start 25%"
 
 
@@ -185,7 +202,35 @@ def test_a_long_training_is_a_chain_of_segments() -> None:
     assert wall_time(laid_out(nodes, cost, pods={"rollout": 1, "training": 1})) == 2 * (50 * 3 + 2) + 20 * 3 + 2
 
 
+def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri, folder = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "monday"
+    run_id = mlflow_run.open_run(uri=uri, name="monday", token="6f9c", parameters={}, tags={})
+    run = Run("monday", "6f9c", 0, "blackjack", "", run_id, uri)
+    for step, took in ((1, 2.0), (0, 10.0), (3, 3.0), (2, 1.0)):
+        mlflow_run.log_metrics(run, {"stage/rollout_s": took, "rollout/games": 8.0}, step)
+    for name, size in {
+        "policies/00004": 100,
+        "policies/00003": 1,
+        "states/00004": 300,
+        "trajectories/00003": 10,
+    }.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_bytes(bytes(size))
+    (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
+    (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
+    sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0}
+    assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 2.0}, sizes, 60.0)
+
+
+def test_a_run_of_several_workers_is_not_measured(tmp_path: Path) -> None:
+    config = {**GrpoConfig().to_dict(), "rollout": {"workers": 4}}
+    (tmp_path / "run.json").write_text(json.dumps({"inputs": {**INPUTS, "config": config}}))
+    with pytest.raises(ValueError, match=r"rollout.workers of .* is 4; allowed: 1, shares are reckoned"):
+        measured(tmp_path)
+
+
 def test_a_schedule_can_be_drawn(tmp_path: Path) -> None:
-    placed = laid_out(training(lag=1), seconds(rollout=3, train=2), pods={"rollout": 1, "training": 1})
+    placed = laid_out(training(lag=1, workers=2), seconds(rollout_shard=3, train=2), pods={"rollout": 1, "training": 1})
     draw({"lag 1": placed}, tmp_path / "schedule.png")
     assert (tmp_path / "schedule.png").read_bytes().startswith(b"\x89PNG")

@@ -92,7 +92,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
         "invalid_rate": last.invalid_rate,
         "agreement": last.agreement,
         "iterations": iterations,
-        "games": played[-1],
+        "games": games_before(history, iterations),
         "evaluation_games": last.games,
         "before": {"expected_reward": first.expected_reward, "win_rate": first.win_rate, "regret": first.regret},
         "seconds": round(mlflow_run.seconds_since_start(run), 1),

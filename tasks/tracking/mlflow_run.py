@@ -32,7 +32,6 @@ __all__ = [
     "log_file",
     "log_metrics",
     "log_tags",
-    "metric_history",
     "note_shard",
     "open_run",
     "seconds_since_start",
@@ -120,12 +119,6 @@ def describe(run: Run, markdown: str) -> None:
 def log_file(run: Run, path: Path, folder: str = "") -> None:
     """Keep a copy of a file, which stays where it is until the stage ends, in a folder of the run's artifacts."""
     outbox.deliver(run, [outbox.entry(run, file=str(path), folder=folder)])
-
-
-def metric_history(run: Run, name: str) -> list[tuple[int, float]]:
-    """(step, value) in the order of steps."""
-    points = client(run.tracking_uri).get_metric_history(run.mlflow_run_id, name)
-    return sorted((point.step, point.value) for point in points)
 
 
 def finish(run: Run) -> None:

@@ -8,6 +8,7 @@ along it.
 """
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def register_or_leave(uri: str, given: Candidate, folder: Path, there: Callable[
     try:
         register(uri, given, there)
     except (MlflowException, OSError) as error:  # a training does not end for a server that is away
-        (folder / LEFT).write_text(str(given.to_json()))
+        (folder / LEFT).write_text(json.dumps(given.to_dict(), indent=1) + "\n")
         console.stage(f"{given.model} has no version of this policy yet: {_first_line(error)}")
 
 
@@ -207,10 +208,13 @@ def _open(uri: str, model: str = "", *, make: bool = False, asked: str = "") -> 
             check_reachable(uri)
         with one_process_at_a_time(uri):
             mlflow = client(uri)
-            if make:
-                with contextlib.suppress(MlflowException):  # it is there, or what follows says what is wrong
-                    mlflow.create_registered_model(model)
             found = not model or bool(mlflow.search_registered_models(f"name = '{model}'", max_results=1))
+            if make and not found:
+                with contextlib.suppress(
+                    MlflowException
+                ):  # another process was first, or what follows says what is wrong
+                    mlflow.create_registered_model(model)
+                found = True
             if found:
                 yield mlflow
     if not found:

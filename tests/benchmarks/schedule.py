@@ -2,10 +2,10 @@
 
     make schedule                                                      # measures a run of six iterations first
     PYTHONPATH=tests python tests/benchmarks/schedule.py --run runs/monday --pods rollout=8 --start rollout=120
-    … --seconds rollout=240,train=180,evaluate=90                       # what another machine or model took
+    … --config FILE --seconds rollout=240,train=180 --mb policy=3100    # what another machine or model took
 
 First it predicts the run that it has the times of: one process, one stage after another. Then lag 0 and 1, with one and
-with several pods for a rollout. What it assumes it prints; none of it has been compared with a cluster.
+with several workers for a rollout. What it assumes it prints; none of it has been compared with a cluster.
 """
 
 import argparse
@@ -21,29 +21,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
-from tasks.config import GrpoConfig, Run
+from tasks.config import GrpoConfig, require
 from tasks.evaluation.pictures import LIGHT, figure_of, save
-from tasks.resources import ROLES
-from tasks.tracking import mlflow_run
+from tasks.rollout.shards import groups_of_shard
+from tasks.tracking.mlflow_store import client
 from workflows.grpo import grpo
 
 ROOT = Path(__file__).parents[2]
 WORKERS = (1, 2, 4, 8)
 LIMIT = 0.1  # the prediction of the measured run is to be nearer than this
-# Seconds from a task that is due to its first line of work: a node found, the image there, imports, weights, engine.
-START = {"cpu": 15.0, "graph": 15.0, "policy": 40.0, "training": 60.0, "rollout": 90.0}
-UNMEASURED = 1.0  # seconds that a stage works which no run measures: prepare, the compilation of the loop, a join
+# Seconds from a task that is due to its first line of work: a node found, the image there, imports, weights, engine. By
+# role, and of the join, which plays nothing in most batches and then opens no engine.
+START = {"cpu": 15.0, "graph": 15.0, "policy": 40.0, "training": 60.0, "rollout": 90.0, "join_rollout": 40.0}
+UNMEASURED = 1.0  # seconds that a stage works which the run does not measure: prepare, a compilation, retire, a join
 # What a stage reads, by the name of its input, and what it writes: policies, trainer states, batches.
 READ = {"policy": "policy", "reference": "policy", "sampler": "policy", "state": "state"} | dict.fromkeys(
-    ("batch", "batches"), "batch"
+    ("batch", "batches", "shards"), "batch"
 )
 WRITTEN = {"first_policy": ("policy",), "train": ("policy", "state")} | dict.fromkeys(
-    ("rollout", "score_reference", "compute_advantages", "join"), ("batch",)
+    ("rollout", "rollout_shard", "join_rollout", "score_reference", "compute_advantages"), ("batch",)
 )
 
 
@@ -74,12 +76,16 @@ def a_run(iterations: int) -> Iterator[Path]:
 def measured(folder: Path) -> Measured:
     """Read a run's folder, and MLflow beside it or where MLFLOW_TRACKING_URI says."""
     inputs = json.loads((folder / "run.json").read_text())["inputs"]
+    workers = GrpoConfig.from_dict(inputs["config"]).rollout.workers
+    require(workers == 1, f"rollout.workers of {folder}", workers, "1, shares are reckoned from a whole rollout's time")
     summary = json.loads((folder / "summary.json").read_text())
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}"
-    run = Run(folder.name, "", 0, "", "", summary["mlflow_run_id"], uri)
     stages = dict.fromkeys(node.stage for node in graph(inputs, iterations=1, lag=0))
-    times = {stage: [v for _, v in mlflow_run.metric_history(run, f"stage/{stage}_s")] for stage in stages}
-    times = {stage: values for stage, values in times.items() if values}
+    times = {}
+    for stage in stages:
+        points = client(uri).get_metric_history(summary["mlflow_run_id"], f"stage/{stage}_s")
+        if points:
+            times[stage] = [point.value for point in sorted(points, key=lambda point: point.step)]
     return Measured(
         inputs=inputs,
         first={stage: values[0] for stage, values in times.items()},
@@ -92,25 +98,11 @@ def measured(folder: Path) -> Measured:
     )
 
 
-def graph(inputs: Mapping[str, object], *, iterations: int, lag: int) -> list[Node]:
-    """The nodes of the training with these inputs, but for the iterations and the lag."""
+def graph(inputs: Mapping[str, object], *, iterations: int, lag: int, workers: int = 1) -> list[Node]:
+    """The nodes of the training with these inputs, but for the iterations, the lag and the workers of a rollout."""
     config = GrpoConfig.from_dict(inputs["config"])  # type: ignore[arg-type]
+    config = replace(config, rollout=replace(config.rollout, workers=workers))
     return unrolled(grpo, {**inputs, "config": config, "iterations": iterations, "lag": lag})
-
-
-def with_workers(nodes: Sequence[Node], workers: int) -> list[Node]:
-    """Each rollout by as many nodes, with an equal part of the games each, and one of the same role that joins them."""
-    if workers == 1:
-        return list(nodes)
-    found = []
-    for node in nodes:
-        if node.stage == "rollout":
-            parts = [replace(node, name=f"{node.name}-{i}", share=1 / workers) for i in range(workers)]
-            after = frozenset(part.name for part in parts)
-            found += [*parts, Node(node.name, "join", node.number, node.role, after, {"batch": 1})]
-        else:
-            found.append(node)
-    return found
 
 
 def in_one_process(times: Measured) -> Callable[[Node], Cost]:
@@ -125,23 +117,29 @@ def in_one_process(times: Measured) -> Callable[[Node], Cost]:
 
 def on_a_cluster(times: Measured, start: Mapping[str, float], bytes_per_s: float) -> Callable[[Node], Cost]:
     """Seconds of a node in a pod of its own."""
+    rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
 
     def cost(node: Node) -> Cost:
+        stage, share = node.stage, node.share
+        if stage == "rollout_shard":
+            stage, share = "rollout", groups_of_shard(replace(rollout, workers=round(1 / share))) / rollout.groups
         read = sum(times.sizes[READ[var]] * count for var, count in node.reads.items() if var in READ)
-        written = sum(times.sizes[kind] for kind in WRITTEN.get(node.stage, ())) * node.share
-        work = times.later.get(node.stage, UNMEASURED) * node.share
-        return Cost(start=start[node.role], move=(read + written) / bytes_per_s, work=work)
+        written = sum(times.sizes[kind] for kind in WRITTEN.get(node.stage, ())) * share
+        work = times.later.get(stage, UNMEASURED) * share
+        begin = start.get(stage, start[node.role])
+        return Cost(start=begin, move=(read + written) / bytes_per_s, work=work)
 
     return cost
 
 
-def gpu_shares(placed: Sequence[Placed], pods: Mapping[str, int]) -> tuple[float, float]:
-    """Of the seconds of all GPUs from the first node to the last: the share that pods held, and that they worked."""
-    gpus = {role: pods[role] * ROLES[role].gpu for role in pods}
-    whole = wall_time(placed) * sum(gpus.values())
-    held = sum((p.end - p.begin) * ROLES[p.node.role].gpu for p in placed)
-    worked = sum(p.cost.work * ROLES[p.node.role].gpu for p in placed)
-    return held / whole, worked / whole
+def gpu_shares(placed: Sequence[Placed], pods: Mapping[str, int]) -> tuple[int, float, float]:
+    """How many GPUs these pods have, and of the seconds of all of them from the first node to the last: the share that
+    pods held, and that they worked."""
+    gpus = sum(of * max([p.node.gpus for p in placed if p.node.role == role], default=0) for role, of in pods.items())
+    whole = wall_time(placed) * gpus
+    held = sum((p.end - p.begin) * p.node.gpus for p in placed)
+    worked = sum(p.cost.work * p.node.gpus for p in placed)
+    return gpus, held / whole, worked / whole
 
 
 def path_shares(placed: Sequence[Placed]) -> str:
@@ -160,7 +158,7 @@ def draw(panels: Mapping[str, Sequence[Placed]], path: Path) -> None:
     """A bar a node, a row a pod; pale while the pod starts."""
     from matplotlib.patches import Patch
 
-    stages = ("rollout", "train", "score_reference", "evaluate", "first_policy")
+    stages = ("rollout_shard", "train", "score_reference", "evaluate", "first_policy", "join_rollout")
     colours = dict(zip(stages, LIGHT.palette, strict=False))
     rows = [sorted({(p.node.role, p.pod) for p in placed}, reverse=True) for placed in panels.values()]
     with figure_of((14, 2 + 0.3 * sum(map(len, rows))), "The training on a cluster", LIGHT) as figure:
@@ -179,7 +177,9 @@ def draw(panels: Mapping[str, Sequence[Placed]], path: Path) -> None:
         save(figure, path)
 
 
-def assumptions(times: Measured, pods: Mapping[str, int], start: Mapping[str, float], mb_per_s: float) -> Iterator[str]:
+def assumptions(
+    times: Measured, workers: Sequence[int], pods: Mapping[str, int], start: Mapping[str, float], mb_per_s: float
+) -> Iterator[str]:
     """What the simulation takes for granted, a sentence each."""
 
     def listed(values: Mapping[str, float], form: str) -> str:
@@ -187,12 +187,16 @@ def assumptions(times: Measured, pods: Mapping[str, int], start: Mapping[str, fl
 
     yield "the graph is the one that a cluster compiles; each node is a pod of its own, first come, first served"
     yield f"seconds of work, as once warm in the measured run or as given: {listed(times.later, '.2f')}"
-    yield f"other stages, and the join of several rollout pods, work {UNMEASURED:g} s"
+    yield f"other stages work {UNMEASURED:g} s, the join of several workers too, which plays nothing"
     yield f"seconds until a pod works (node, image, imports, weights, engine): {listed(start, 'g')}"
     sizes = listed({kind: size / 1e6 for kind, size in times.sizes.items()}, ".1f")
     yield f"inputs and results move at {mb_per_s:g} MB/s; in MB: {sizes}"
     yield f"pods at once: {listed(pods, 'g')}, and one for each further worker of a rollout; of other roles any number"
-    yield "a rollout by w workers takes each 1/w of its time; nothing fails, is repeated or found in the cache"
+    rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
+    shares = {w: groups_of_shard(replace(rollout, workers=w)) / rollout.groups for w in workers if w > 1}
+    parts = ", ".join(f"{share:.1%} with {w}" for w, share in shares.items())
+    yield f"each worker takes this part of a rollout's time, for its share and the groups it looks for beyond: {parts}"
+    yield "workers of one rollout take equally long; nothing fails, is repeated or found in the cache"
 
 
 def numbers(kind: type) -> Callable[[str], dict[str, float]]:
@@ -213,6 +217,8 @@ def main(console: Console) -> None:
     parser.add_argument("--pods", type=numbers(int), default={}, help="pods at once by role")
     parser.add_argument("--start", type=numbers(float), default={}, help="seconds until a pod of a role works")
     parser.add_argument("--seconds", type=numbers(float), default={}, help="of a stage, in the place of measured ones")
+    parser.add_argument("--mb", type=numbers(float), default={}, help="of a policy, a state, a batch, likewise")
+    parser.add_argument("--config", type=Path, help="settings of the graph, JSON or YAML (default: the run's own)")
     parser.add_argument("--mb-per-s", type=float, default=500.0, help="to and from the object storage")
     parser.add_argument("--picture", type=Path, help="where to draw lag 0 and 1 with the most workers, as PNG")
     given = parser.parse_args()
@@ -229,23 +235,29 @@ def main(console: Console) -> None:
         f"one process, {ran} iterations: predicted {predicted:.1f} s, measured {times.seconds:.1f} s, "
         f"off by {off:+.1%} (allowed: {LIMIT:.0%})"
     )
-    times = replace(times, later={**times.later, **given.seconds})
+    times = replace(
+        times,
+        later={**times.later, **given.seconds},
+        sizes={**times.sizes, **{kind: 1e6 * size for kind, size in given.mb.items()}},
+    )
+    if given.config:
+        times = replace(times, inputs={**times.inputs, "config": yaml.safe_load(given.config.read_text())})
     start = {**START, **given.start}
     pods = {"rollout": 2, "training": 2, **given.pods}
     iterations = given.iterations or ran
     cost = on_a_cluster(times, start, given.mb_per_s * 1e6)
-    console.print("\nassumed:", *(f"  {line}" for line in assumptions(times, pods, start, given.mb_per_s)), sep="\n")
+    stated = assumptions(times, WORKERS, pods, start, given.mb_per_s)
+    console.print("\nassumed:", *(f"  {line}" for line in stated), sep="\n")
     table = Table(title=f"{iterations} iterations on a cluster", title_justify="left")
     for column in ("lag", "rollout workers", "wall time, s", "GPUs", "held", "working", "the critical path"):
         table.add_column(column, justify="left" if column == "the critical path" else "right")
     panels = {}
     for lag in (0, 1):
-        nodes = graph(times.inputs, iterations=iterations, lag=lag)
         for workers in WORKERS:
+            nodes = graph(times.inputs, iterations=iterations, lag=lag, workers=workers)
             room = {**pods, "rollout": pods["rollout"] + workers - 1}
-            placed = laid_out(with_workers(nodes, workers), cost, pods=room)
-            held, worked = gpu_shares(placed, room)
-            gpus = sum(room[role] * ROLES[role].gpu for role in room)
+            placed = laid_out(nodes, cost, pods=room)
+            gpus, held, worked = gpu_shares(placed, room)
             row = (lag, workers, f"{wall_time(placed):,.0f}", gpus, f"{held:.0%}", f"{worked:.0%}", path_shares(placed))
             table.add_row(*map(str, row))
             panels[f"lag {lag}, {workers} rollout workers"] = placed

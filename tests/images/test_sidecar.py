@@ -14,13 +14,31 @@ import pytest
 import yaml
 from google.protobuf.json_format import MessageToDict
 
-from packages import NAMES, Templates, compiled, package
+from packages import NAMES, Templates, compiled, environment, package
 from tasks.environments import sidecar
 from tasks.resources import ROLES, read_roles
 from tasks.run.prepare import check_task
 
 ROOT = Path(__file__).parents[2]
 WITH = '{"rollout": {"sidecar": true}}'
+# What `pyflyte run --remote --copy all` registers: a task, and the map over it, here serialised twice as by two loops.
+SENT_ALONG = """
+import json
+from collections import OrderedDict
+from google.protobuf.json_format import MessageToDict
+from flytekit.configuration import FastSerializationSettings, ImageConfig, SerializationSettings
+from flytekit.tools.translator import get_serializable
+from tasks.rollout.task import rollout_shard, shards_of
+
+images = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:7" for n in ("cpu", "rollout")})
+code = FastSerializationSettings(enabled=True, destination_dir="/root", distribution_location="s3://bucket/code.tgz")
+settings = SerializationSettings(
+    image_config=images, project="grpo", domain="development", version="1", fast_serialization_settings=code
+)
+get_serializable(OrderedDict(), settings, shards_of(2, 2))
+specs = [get_serializable(OrderedDict(), settings, one).to_flyte_idl() for one in (rollout_shard, shards_of(2, 2))]
+print(json.dumps([MessageToDict(spec.template.k8s_pod.pod_spec) for spec in specs]))
+"""
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -141,6 +159,44 @@ def test_the_loop_compiled_in_its_pod_has_the_same_pods(tasks: Templates, tmp_pa
         registered = tasks[template.id.name]
         assert (template.k8s_pod, template.config) == (registered.k8s_pod, registered.config)
     assert "tasks.rollout.task.rollout" in {t.id.name for t in graph.tasks if t.HasField("k8s_pod")}
+
+
+def test_each_of_several_workers_has_it(tasks: Templates, tmp_path: Path) -> None:
+    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path, workers=2)
+    found = {template.id.name: template for template in graph.tasks}
+    (mapped,) = [template for name, template in found.items() if name.endswith("-arraynode")]
+    shard, join = (tasks[f"tasks.rollout.task.{name}"] for name in ("rollout_shard", "join_rollout"))
+    assert found["tasks.rollout.task.join_rollout"].k8s_pod == join.k8s_pod
+    # The pod of a shard is a rollout's, but for the command; what Flyte 1.16 adds to each shard, the environment
+    # variables with its number, it adds to every container of a pod.
+    assert mapped.type == shard.type and mapped.config == shard.config and mapped.metadata == shard.metadata
+    assert mapped.extended_resources == shard.extended_resources and shard.extended_resources.gpu_accelerator.device
+    pods = [MessageToDict(template.k8s_pod) for template in (mapped, shard)]
+    commands = [pod["podSpec"]["containers"][0].pop("args") for pod in pods]
+    assert pods[0] == pods[1]
+    assert (commands[0][0], commands[1][0]) == ("pyflyte-map-execute", "pyflyte-execute")
+    # flytekit asks for another execution mode than of a plain task's map; no part of Flyte 1.16 reads it.
+    nodes = [node.array_node for node in graph.nodes if node.HasField("array_node")]
+    assert {node.node.task_node.reference_id.name for node in nodes} == {mapped.id.name} and len(nodes) == 2
+
+
+def test_code_that_is_sent_along_reaches_every_worker() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SENT_ALONG],
+        env=environment(GRPO_RESOURCES=WITH),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for pod, command in zip(json.loads(done.stdout), ("pyflyte-execute", "pyflyte-map-execute"), strict=True):
+        (primary,), (beside,) = pod["containers"], pod["initContainers"]
+        sent = primary["args"].index("s3://bucket/code.tgz")
+        assert primary["args"][sent - 2 : sent] == ["pyflyte-fast-execute", "--additional-distribution"]
+        # What unpacks the code, it does once, and then it runs the stage.
+        assert primary["args"].count("pyflyte-fast-execute") == 1
+        assert primary["args"][primary["args"].index("--") + 1] == command
+        assert primary["args"][-2:] == ["task-name", "rollout_shard"]
+        assert beside["command"] == sidecar.CONTAINER["command"]
 
 
 def test_only_the_rollout_may_have_it() -> None:

@@ -29,7 +29,7 @@ print(check_inputs(**options, policy={policy!r}, config=GrpoConfig())["model_typ
 FETCH = """
 from tasks.config import GrpoConfig, Run
 from tasks.policy.task import first_policy
-run = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///mlflow.db", {policy!r})
+run = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///mlflow.db", policy={policy!r})
 print(first_policy(run=run, config=GrpoConfig()).path)
 """
 

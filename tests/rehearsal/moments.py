@@ -26,12 +26,14 @@ def uploading(name: str, storage: Path) -> Moment:
     hold, held = storage / "hold", storage / "held"
 
     def moment(work: Path) -> bool:
-        if not work.joinpath("runs").exists() or not hold.exists():
-            hold.write_text(name)
-        if not held.exists():
-            return False
-        held.unlink()
-        hold.unlink()
-        return True
+        if held.exists():
+            held.unlink()
+            hold.unlink()
+            return True
+        if not hold.exists():
+            new = storage / "new"
+            new.write_text(name)
+            new.rename(hold)  # whole at once: an empty one would hold all uploads
+        return False
 
     return moment

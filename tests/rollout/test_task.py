@@ -16,11 +16,13 @@ INPUTS = {"environment": "blackjack", "environment_url": "", "seed": 0}
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """An opened training in an empty folder."""
+    from tasks.policy.named import Source
     from tasks.run.prepare import open_run
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return open_run({**INPUTS, "run_name": "monday"}, GrpoConfig(), needs={})
+    source = Source(given="tiny", place="tiny")
+    return open_run({**INPUTS, "run_name": "monday"}, GrpoConfig(), {}, source, {})
 
 
 def sampled(run: Run, policy: Path, iteration: int = 0, **settings: object) -> Path:

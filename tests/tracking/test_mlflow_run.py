@@ -37,6 +37,12 @@ def opened(uri: str, token: str, **parameters: object) -> Run:
     return Run("monday", token, 0, "blackjack", "", run_id, uri)
 
 
+def history(run: Run, name: str) -> list[tuple[int, float]]:
+    """(step, value) in the order of steps."""
+    points = client(run.tracking_uri).get_metric_history(run.mlflow_run_id, name)
+    return sorted((point.step, point.value) for point in points)
+
+
 def record(run: Run):
     return client(run.tracking_uri).get_run(run.mlflow_run_id)
 
@@ -72,8 +78,8 @@ def test_metrics_lie_at_their_steps(uri: str) -> None:
     run = opened(uri, "metrics")
     for step, reward in ((2, -0.2), (0, -0.4), (1, -0.3)):
         mlflow_run.log_metrics(run, {"rollout/reward_mean": reward, "train/loss": 1.0}, step)
-    assert mlflow_run.metric_history(run, "rollout/reward_mean") == [(0, -0.4), (1, -0.3), (2, -0.2)]
-    assert mlflow_run.metric_history(run, "health/dropped_non_finite") == []
+    assert history(run, "rollout/reward_mean") == [(0, -0.4), (1, -0.3), (2, -0.2)]
+    assert history(run, "health/dropped_non_finite") == []
 
 
 def test_a_repeated_stage_draws_no_second_point(uri: str) -> None:
@@ -81,15 +87,15 @@ def test_a_repeated_stage_draws_no_second_point(uri: str) -> None:
     for step, seconds in ((7, 0.5), (7, 0.25), (6, 1.0), (7, 0.125), (6, 2.0), (8, 3.0)):
         mlflow_run.log_metrics(run, {"a/b": 1.0, "time/a_s": seconds}, step)
         time.sleep(0.005)  # MLflow's clock counts milliseconds
-    assert mlflow_run.metric_history(run, "a/b") == [(6, 1.0), (7, 1.0), (8, 1.0)]
-    assert mlflow_run.metric_history(run, "time/a_s") == [(6, 1.0), (7, 0.5), (8, 3.0)]
+    assert history(run, "a/b") == [(6, 1.0), (7, 1.0), (8, 1.0)]
+    assert history(run, "time/a_s") == [(6, 1.0), (7, 0.5), (8, 3.0)]
 
 
 def test_a_stage_whose_metrics_are_all_dropped_says_how_many(uri: str) -> None:
     run = opened(uri, "none")
     mlflow_run.log_metrics(run, {"a/nan": math.nan}, 3)
     mlflow_run.log_metrics(run, {}, 4)
-    assert mlflow_run.metric_history(run, "health/dropped_non_finite") == [(3, 1.0)]
+    assert history(run, "health/dropped_non_finite") == [(3, 1.0)]
 
 
 def test_a_parameter_that_is_too_long_is_cut_where_one_sees_it(uri: str) -> None:
@@ -102,9 +108,9 @@ def test_a_parameter_that_is_too_long_is_cut_where_one_sees_it(uri: str) -> None
 def test_values_that_are_not_finite_are_dropped_and_counted(uri: str) -> None:
     run = opened(uri, "finite")
     mlflow_run.log_metrics(run, {"a/nan": math.nan, "a/inf": -math.inf, "a/one": 1.0}, 3)
-    assert mlflow_run.metric_history(run, "a/one") == [(3, 1.0)]
-    assert mlflow_run.metric_history(run, "a/nan") == mlflow_run.metric_history(run, "a/inf") == []
-    assert mlflow_run.metric_history(run, "health/dropped_non_finite") == [(3, 2.0)]
+    assert history(run, "a/one") == [(3, 1.0)]
+    assert history(run, "a/nan") == history(run, "a/inf") == []
+    assert history(run, "health/dropped_non_finite") == [(3, 2.0)]
 
 
 def test_a_failed_run_says_why(uri: str) -> None:

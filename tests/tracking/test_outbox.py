@@ -155,7 +155,8 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     assert flyte_execution() == {}
     for part, value in {"PROJECT": "grpo", "DOMAIN": "development", "ID": "f3a9", "LAUNCHPLAN": "nightly"}.items():
         monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{part}", value)
-    inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 3}
+    inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": ""}
+    inputs |= {"iterations": 4, "seed": 3}
     config = GrpoConfig(tracking=TrackingConfig(model="cards"))
     runs = []
     for attempt in ("first", "second"):

@@ -1,9 +1,8 @@
 """Nights of a schedule, small: the first one is better than what it began from, the next one has nothing to add."""
 
 import json
-import subprocess
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tasks.seeds import fresh_seed
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client
 
-ROOT = Path(__file__).parents[2]
 MODEL = "nights"
 # The policy that this night begins with hits on every hand, taken greedily, and loses all: that is soon unlearned.
 START = datetime(2026, 11, 30, 2, 0, 2, tzinfo=UTC)
@@ -68,7 +66,7 @@ def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Calla
     assert json.loads((runs / "first" / "summary.json").read_text())["iterations"] == 4
 
     # A learning rate at which nothing is learned: the weights are others, what they play is not.
-    second = night("second", datetime(2026, 12, 1, 2, tzinfo=UTC), learning_rate=1e-9, iterations=1)
+    second = night("second", START + timedelta(days=1), learning_rate=1e-9, iterations=1)
     assert not second["promoted"] and second["version"] == 3
     assert second["why"].startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: ")
     assert registry.find(uri, f"models:/{MODEL}@champion") == champion
@@ -88,27 +86,25 @@ def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Calla
     assert (measured["run"], measured["policy_version"]) == ("first", "4")
 
 
-def test_the_champion_is_compared_promoted_and_demoted_from_the_command_line(
-    night: Callable[..., dict], home: Path, command: Callable[..., tuple[list[str], dict[str, str]]]
+def test_the_champion_is_compared_promoted_and_demoted(
+    night: Callable[..., dict], home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pyflyte, environment = command()[0][0], command()[1]
+    from workflows.evaluation import compare
+    from workflows.promotion import demote, promote
 
-    def said(workflow: str, name: str, *arguments: str) -> str:
-        line = [pyflyte, "run", str(ROOT / "workflows" / workflow), name, *arguments]
-        done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
-
-    names = ["--policy", f"models:/{MODEL}@champion", "--other", str(home / "runs" / "first" / "policies" / "00000")]
     kept = json.loads((home / "runs" / "first" / "promotion.json").read_text())
-    shown = said("evaluation.py", "compare", *names, "--games", str(GAMES), "--seed", str(kept["seed"]))
-    (folder,) = (home / "runs" / "comparisons").iterdir()
-    again = Comparison.from_json((folder / "comparison.json").read_text())
+    other = str(home / "runs" / "first" / "policies" / "00000")
+    folder = compare(policy=f"models:/{MODEL}@champion", other=other, games=GAMES, seed=kept["seed"])
+    again = Comparison.from_json((Path(folder.path) / "comparison.json").read_text())
     assert again.difference == kept["difference"]  # the decks of a promotion can be played again
+    shown = capsys.readouterr().out
     assert f"difference  {again.in_words}" in shown and "optimum" in shown
-    assert "version 3 of nights is champion, in the place of version 2: promoted by hand" in said(
-        "promotion.py", "promote", "--model", MODEL, "--version", "3"
-    )
-    assert "version 2 of nights is champion again, version 3 is not any more" in said(
-        "promotion.py", "demote", "--model", MODEL
-    )
+    assert Path(folder.path).parent == home / "runs" / "comparisons"
+
+    said = f"version 3 of {MODEL} is champion, in the place of version 2: promoted by hand"
+    assert promote(model=MODEL, version=3) == said and said in capsys.readouterr().out
+    said = f"version 2 of {MODEL} is champion again, version 3 is not any more"
+    assert demote(model=MODEL) == said and said in capsys.readouterr().out
+    assert client(f"sqlite:///{home}/runs/mlflow.db").get_model_version(MODEL, "3").tags["promotion"].endswith(said)
+    with pytest.raises(ValueError, match="version 9"):
+        promote(model=MODEL, version=9)
