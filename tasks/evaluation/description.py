@@ -23,17 +23,18 @@ def description(
     """Markdown. `games` were played in the training, `place` is where its last policy lies; without an `origin`,
     where MLflow did not answer, it does not say what made the run."""
     first, last = table_columns(evaluations[0]), table_columns(evaluations[-1])
-    trained = f"{policy.version} policy versions, {games:,} games, from `{run.policy}`"
+    algorithm = "" if origin is None else f"trained with {_algorithm(origin.parameters)} "
     paragraphs = [
         f"**Expected reward {console.value(last, 'expected_reward', 'expected_reward_ci95')}** a game of "
         f"{run.environment}; on the same {evaluations[-1].games:,} held-out decks the optimum gets "
         f"{last['optimum_expected_reward']:+.3f}, the policy before training {first['expected_reward']:+.3f}. "
         f"Regret {console.value(last, 'regret', 'regret_ci95')}.",
-        f"Trained: {trained}." if origin is None else f"Trained with {_algorithm(origin.parameters)}: {trained}.",
+        f"{policy.version} policy versions, {games:,} games, {algorithm}from `{run.policy}`. "
         f"The policy, for `--policy`: `{place}`",
     ]
     if origin is not None:
-        paragraphs.append(f"The same again{_commit(origin.tags)}:\n\n```sh\n{command(run, origin.parameters)}\n```")
+        # Not as a block, whose lines do not wrap: a long one pushes the rest of the page out of sight.
+        paragraphs.append(f"The same again{_commit(origin.tags)}: `{command(run, origin.parameters)}`")
     return "\n\n".join(paragraphs) + "\n"
 
 

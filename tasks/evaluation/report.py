@@ -78,6 +78,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
     first, last = found[0], found[-1]
     folder = run_folder(run.name)
     played = [games_before(history, evaluation.policy_version) for evaluation in found]
+    games = games_before(history, iterations)
     drawn = _draw(run, found, history, played)
     for name, picture in drawn.items():
         path = folder / PICTURES / f"{name}.png"
@@ -92,7 +93,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
         "invalid_rate": last.invalid_rate,
         "agreement": last.agreement,
         "iterations": iterations,
-        "games": games_before(history, iterations),
+        "games": games,
         "evaluation_games": last.games,
         "before": {"expected_reward": first.expected_reward, "win_rate": first.win_rate, "regret": first.regret},
         "seconds": round(mlflow_run.seconds_since_start(run), 1),
@@ -102,7 +103,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=1) + "\n")
     info, origin = read_info(policy), _origin(run)
-    mlflow_run.describe(run, description(run, found, played[-1], info, place, origin))
+    mlflow_run.describe(run, description(run, found, games, info, place, origin))
     page = report_page(run, found, played, list(drawn.values()), info, origin, time.time())
     (folder / REPORT).write_text(page)
     for name in ("summary.json", REPORT):
