@@ -56,8 +56,8 @@ WRITTEN = {"first_policy": ("policy",), "train": ("policy", "state")} | dict.fro
 @dataclass(frozen=True)
 class Measured:
     """What one local run says: its inputs, the seconds of each stage the first time, when much is still to be loaded,
-    and later (the median); the bytes of a policy, a trainer state and a batch; the seconds of the whole; and the share
-    of the last batch's groups whose rewards differ."""
+    and later (the mean, for what is predicted is a sum); the bytes of a policy, a trainer state and a batch; the
+    seconds of the whole; and the share of the last batch's groups whose rewards differ."""
 
     inputs: dict[str, object]
     first: dict[str, float]
@@ -96,7 +96,7 @@ def measured(folder: Path) -> Measured:
     return Measured(
         inputs=inputs,
         first={stage: values[0] for stage, values in times.items()},
-        later={stage: statistics.median(values[1:] or values) for stage, values in times.items()},
+        later={stage: statistics.fmean(values[1:] or values) for stage, values in times.items()},
         sizes={
             kind: sum(path.stat().st_size for path in max((folder / of).iterdir()).rglob("*") if path.is_file())
             for kind, of in {"policy": "policies", "state": "states", "batch": "trajectories"}.items()
@@ -251,6 +251,7 @@ def main(console: Console) -> None:
     parser.add_argument("--start", type=numbers(float), default={}, help="seconds until a pod of a role works")
     parser.add_argument("--seconds", type=numbers(float), default={}, help="of a stage, in the place of measured ones")
     parser.add_argument("--mb", type=numbers(float), default={}, help="of a policy, a state, a batch, likewise")
+    parser.add_argument("--decided", type=float, help="share of the groups whose rewards differ, likewise")
     parser.add_argument("--config", type=Path, help="settings of the graph, JSON or YAML (default: the run's own)")
     parser.add_argument("--mb-per-s", type=float, default=500.0, help="to and from the object storage")
     parser.add_argument("--picture", type=Path, help="where to draw lag 0 and 1 with the most workers, as PNG")
@@ -272,6 +273,7 @@ def main(console: Console) -> None:
         times,
         later={**times.later, **given.seconds},
         sizes={**times.sizes, **{kind: 1e6 * size for kind, size in given.mb.items()}},
+        decided=times.decided if given.decided is None else given.decided,
     )
     if given.config:
         times = replace(times, inputs={**times.inputs, "config": yaml.safe_load(given.config.read_text())})
