@@ -18,11 +18,12 @@ from benchmarks.schedule import (
     in_one_process,
     measured,
     on_a_cluster,
+    parts_of_workers,
     path_shares,
 )
 from graphs import Node, unrolled
 from nested import whole
-from tasks.config import GrpoConfig, Run
+from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.tracking import mlflow_run
 
 INPUTS = {
@@ -135,7 +136,18 @@ TIMES = Measured(
     later={"first_policy": 7, "evaluate": 3, "rollout": 2, "train": 4},
     sizes={"policy": 100, "state": 300, "batch": 10},
     seconds=60,
+    decided=1.0,
 )
+
+
+def test_workers_play_more_than_their_share() -> None:
+    rollout = RolloutConfig(groups=512, max_groups=4096, workers=4)
+    # Where all groups are decided nothing is left to chance: 128 and 12 more of 512.
+    assert parts_of_workers(rollout, decided=1.0) == [140 / 512] * 4
+    # Where none is, each plays all that it may.
+    assert parts_of_workers(rollout, decided=0.0, draws=2) == [1 / 4] * 4
+    parts = parts_of_workers(rollout, decided=0.3)
+    assert parts == sorted(parts) and 1.09 < sum(parts) < 1.3 and parts[-1] > 1.1 * parts[0]
 
 
 def test_one_process_adds_up_its_stages_and_loads_once() -> None:
@@ -152,7 +164,8 @@ def test_a_pod_starts_reads_works_and_writes() -> None:
     last = [n for n in training(lag=0) if n.stage == "train"][-1]
     # Four batches; present policy and sampler, one and the same, twice; the trainer's state. Then policy and state.
     assert cost(last) == Cost(start=60, move=(4 * 10 + 2 * 100 + 300 + 100 + 300) / 10, work=4)
-    # Policy 0 is an input of the loop, a folder too. A worker of two looks for 256 decided groups of 512, and 16 more.
+    # Policy 0 is an input of the loop, a folder too. A worker of two looks for 256 decided groups of 512, and 16 more;
+    # here every group is decided.
     nodes = training(lag=0, workers=2)
     (part, *_) = [n for n in nodes if n.stage == "rollout_shard"]
     assert cost(part) == Cost(start=90, move=(100 + 10 * 272 / 512) / 10, work=2 * 272 / 512)
@@ -207,7 +220,7 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     uri, folder = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "monday"
     run_id = mlflow_run.open_run(uri=uri, name="monday", token="6f9c", parameters={}, tags={})
     run = Run("monday", "6f9c", 0, "blackjack", "", run_id, uri)
-    for step, took in ((1, 2.0), (0, 10.0), (3, 3.0), (2, 1.0)):
+    for step, took in ((1, 2.0), (0, 10.0), (3, 4.0), (2, 3.0)):
         mlflow_run.log_metrics(run, {"stage/rollout_s": took, "rollout/games": 8.0}, step)
     for name, size in {
         "policies/00004": 100,
@@ -217,10 +230,12 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     }.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_bytes(bytes(size))
+    counted = {"rollout/groups": 4.0, "rollout/groups_kept": 1.0}
+    (folder / "trajectories" / "00003" / "_metrics.json").write_text(json.dumps(counted))
     (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
     (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
-    sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0}
-    assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 2.0}, sizes, 60.0)
+    sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0 + len(json.dumps(counted))}
+    assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 3.0}, sizes, 60.0, 0.25)
 
 
 def test_a_run_of_several_workers_is_not_measured(tmp_path: Path) -> None:

@@ -19,17 +19,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
-from tasks.config import GrpoConfig, require
+from tasks.config import GrpoConfig, RolloutConfig, require
 from tasks.evaluation.pictures import LIGHT, figure_of, save
+from tasks.rollout.rollout import groups_to_play
 from tasks.rollout.shards import groups_of_shard
+from tasks.stages import read_metrics
 from tasks.tracking.mlflow_store import client
 from workflows.grpo import grpo
 
@@ -52,13 +56,15 @@ WRITTEN = {"first_policy": ("policy",), "train": ("policy", "state")} | dict.fro
 @dataclass(frozen=True)
 class Measured:
     """What one local run says: its inputs, the seconds of each stage the first time, when much is still to be loaded,
-    and later (the median); the bytes of a policy, a trainer state and a batch; and the seconds of the whole."""
+    and later (the mean, for what is predicted is a sum); the bytes of a policy, a trainer state and a batch; the
+    seconds of the whole; and the share of the last batch's groups whose rewards differ."""
 
     inputs: dict[str, object]
     first: dict[str, float]
     later: dict[str, float]
     sizes: dict[str, float]
     seconds: float
+    decided: float
 
 
 @contextmanager
@@ -86,15 +92,17 @@ def measured(folder: Path) -> Measured:
         points = client(uri).get_metric_history(summary["mlflow_run_id"], f"stage/{stage}_s")
         if points:
             times[stage] = [point.value for point in sorted(points, key=lambda point: point.step)]
+    last = read_metrics(max((folder / "trajectories").iterdir()))
     return Measured(
         inputs=inputs,
         first={stage: values[0] for stage, values in times.items()},
-        later={stage: statistics.median(values[1:] or values) for stage, values in times.items()},
+        later={stage: statistics.fmean(values[1:] or values) for stage, values in times.items()},
         sizes={
             kind: sum(path.stat().st_size for path in max((folder / of).iterdir()).rglob("*") if path.is_file())
             for kind, of in {"policy": "policies", "state": "states", "batch": "trajectories"}.items()
         },
         seconds=summary["seconds"],
+        decided=last["rollout/groups_kept"] / last["rollout/groups"],
     )
 
 
@@ -103,6 +111,27 @@ def graph(inputs: Mapping[str, object], *, iterations: int, lag: int, workers: i
     config = GrpoConfig.from_dict(inputs["config"])  # type: ignore[arg-type]
     config = replace(config, rollout=replace(config.rollout, workers=workers))
     return unrolled(grpo, {**inputs, "config": config, "iterations": iterations, "lag": lag})
+
+
+def parts_of_workers(rollout: RolloutConfig, decided: float, draws: int = 1000) -> list[float]:
+    """What each of `rollout.workers` plays of what one alone would, the fewest first: means over draws.
+
+    Each looks for its share of decided groups and a few more, in waves as large as the groups before let expect, and
+    any group is decided with the same probability. The last of the list is the one that the join waits for.
+    """
+    draw, workers = np.random.default_rng(0), rollout.workers
+
+    def played(settings: RolloutConfig) -> int:
+        groups = kept = 0
+        while more := groups_to_play(groups, kept, settings):
+            groups += more
+            kept += draw.binomial(more, decided)
+        return groups
+
+    most = rollout.max_groups // workers
+    shard = replace(rollout, workers=1, groups=min(most, groups_of_shard(rollout)), max_groups=most)
+    alone = np.mean([played(replace(rollout, workers=1)) for _ in range(draws)])
+    return (np.mean([sorted(played(shard) for _ in range(workers)) for _ in range(draws)], axis=0) / alone).tolist()
 
 
 def in_one_process(times: Measured) -> Callable[[Node], Cost]:
@@ -119,10 +148,14 @@ def on_a_cluster(times: Measured, start: Mapping[str, float], bytes_per_s: float
     """Seconds of a node in a pod of its own."""
     rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
 
+    @cache
+    def parts(workers: int) -> list[float]:
+        return parts_of_workers(replace(rollout, workers=workers), times.decided)
+
     def cost(node: Node) -> Cost:
         stage, share = node.stage, node.share
         if stage == "rollout_shard":
-            stage, share = "rollout", groups_of_shard(replace(rollout, workers=round(1 / share))) / rollout.groups
+            stage, share = "rollout", parts(round(1 / share))[int(node.name.rsplit("-", 1)[1])]
         read = sum(times.sizes[READ[var]] * count for var, count in node.reads.items() if var in READ)
         written = sum(times.sizes[kind] for kind in WRITTEN.get(node.stage, ())) * share
         work = times.later.get(stage, UNMEASURED) * share
@@ -193,10 +226,10 @@ def assumptions(
     yield f"inputs and results move at {mb_per_s:g} MB/s; in MB: {sizes}"
     yield f"pods at once: {listed(pods, 'g')}, and one for each further worker of a rollout; of other roles any number"
     rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
-    shares = {w: groups_of_shard(replace(rollout, workers=w)) / rollout.groups for w in workers if w > 1}
-    parts = ", ".join(f"{share:.1%} with {w}" for w, share in shares.items())
-    yield f"each worker takes this part of a rollout's time, for its share and the groups it looks for beyond: {parts}"
-    yield "workers of one rollout take equally long; nothing fails, is repeated or found in the cache"
+    found = {w: parts_of_workers(replace(rollout, workers=w), times.decided) for w in workers if w > 1}
+    parts = ", ".join(f"{part[-1]:.1%} with {w}, all together {sum(part):.1%}" for w, part in found.items())
+    yield f"a group is decided with probability {times.decided:.2f}; so the slowest worker plays of a rollout: {parts}"
+    yield "a worker takes as long as it plays; nothing fails, is repeated or found in the cache"
 
 
 def numbers(kind: type) -> Callable[[str], dict[str, float]]:
@@ -218,6 +251,7 @@ def main(console: Console) -> None:
     parser.add_argument("--start", type=numbers(float), default={}, help="seconds until a pod of a role works")
     parser.add_argument("--seconds", type=numbers(float), default={}, help="of a stage, in the place of measured ones")
     parser.add_argument("--mb", type=numbers(float), default={}, help="of a policy, a state, a batch, likewise")
+    parser.add_argument("--decided", type=float, help="share of the groups whose rewards differ, likewise")
     parser.add_argument("--config", type=Path, help="settings of the graph, JSON or YAML (default: the run's own)")
     parser.add_argument("--mb-per-s", type=float, default=500.0, help="to and from the object storage")
     parser.add_argument("--picture", type=Path, help="where to draw lag 0 and 1 with the most workers, as PNG")
@@ -239,6 +273,7 @@ def main(console: Console) -> None:
         times,
         later={**times.later, **given.seconds},
         sizes={**times.sizes, **{kind: 1e6 * size for kind, size in given.mb.items()}},
+        decided=times.decided if given.decided is None else given.decided,
     )
     if given.config:
         times = replace(times, inputs={**times.inputs, "config": yaml.safe_load(given.config.read_text())})

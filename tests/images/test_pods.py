@@ -12,7 +12,6 @@ from pathlib import Path
 
 from small import SMALL
 from tasks.config import Run
-from tasks.history import read_history
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -128,8 +127,7 @@ def test_each_image_has_what_its_stages_import(tmp_path: Path) -> None:
     assert Run.from_json((tmp_path / "run").read_text()).name == "monday"
     assert (tmp_path / "runs" / "monday" / "policies" / "00001" / "model.safetensors").is_file()
     summary = json.loads((tmp_path / "runs" / "monday" / "summary.json").read_text())
-    assert summary["iterations"] == 1 and summary["games"] == 0  # before policy 0, the only one evaluated here
-    assert [line.played for line in read_history(tmp_path / "runs" / "monday" / "policies" / "00001")] == [96]
+    assert summary["iterations"] == 1 and summary["games"] == 96
     assert (tmp_path / "runs" / "monday" / "scored" / "00000").is_dir()
 
 
