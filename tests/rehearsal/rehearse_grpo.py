@@ -58,7 +58,7 @@ def here(local: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -
 
 def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
     """Those that tell nothing of the hour or of the machine."""
-    others = ("time/", "memory/")
+    others = ("time/", "stage/", "memory/")
     return {k: v for k, v in metrics.items() if not (k.startswith(others) or k.endswith("_per_s") or k == "started")}
 
 
