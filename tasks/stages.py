@@ -52,7 +52,6 @@ def failing_loudly(run: Run, stage: str = "") -> Iterator[None]:
 
     One of several ranks leaves that to the process that started them: it knows which failed first.
     """
-    use_scratch_folder()
     global _stage
     use_scratch_folder()
     _stage = stage, time.perf_counter()
