@@ -30,7 +30,7 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
 
-rehearse: $(READY) ## trainings as on a cluster, each task a process of its own over object storage: ten minutes
+rehearse: $(READY) ## trainings as on a cluster, each task a process of its own: a quarter of an hour
 	$(BIN)/python -m pytest tests/rehearsal/rehearse_*.py -s
 
 browse: $(READY) ## look at the MLflow UI in a browser; needs Debian's chromium and chromium-driver
