@@ -38,7 +38,8 @@ UNCHARTED = frozenset(
 )
 
 
-_stage = ("", 0.0)  # the stage that runs in this process, and when it began
+NO_STAGE = ("", 0.0)
+_stage = NO_STAGE  # the stage that runs in this process, and when it began
 
 
 def stage_folder(run: Run, stage: str, number: int) -> Path:
@@ -55,19 +56,20 @@ def failing_loudly(run: Run, stage: str = "") -> Iterator[None]:
     global _stage
     use_scratch_folder()
     _stage = stage, time.perf_counter()
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        reset_peak()
-        yield
-        return
-    outbox.begin(run)
+    one_of_several = "TORCHELASTIC_RUN_ID" in os.environ
+    if not one_of_several:
+        outbox.begin(run)
     reset_peak()
     try:
         yield
     except BaseException as error:
         reason = str(error) or type(error).__name__
-        with contextlib.suppress(Exception):  # the error at hand matters more than a tracking server's
-            mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, reason)
+        if not one_of_several:
+            with contextlib.suppress(Exception):  # the error at hand matters more than a tracking server's
+                mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, reason)
         raise
+    finally:
+        _stage = NO_STAGE
 
 
 def stage_seconds() -> dict[str, float]:
