@@ -15,7 +15,7 @@ def lineage(policy: str, trajectory: str = "") -> FlyteFile:
     """Print the chain from a policy back to where its training began: policies, batches, and who sampled them.
 
     Args:
-        policy: Directory of a policy that a training wrote, or its URI.
+        policy: Directory of a policy that a training wrote, its URI, or its name in the registry.
         trajectory: Id of one game, such as 00003-00017-1. Then print who sampled it, its deck, reward, advantage and
             conversation, and which of the policies up to this one learned from it.
 

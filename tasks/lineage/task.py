@@ -15,10 +15,12 @@ def show_lineage(policy: str, trajectory: str) -> FlyteFile:
     from tasks.folders import RUNS
     from tasks.lineage.chain import find_trajectory, follow
     from tasks.lineage.show import chain_lines, trajectory_lines
+    from tasks.policy.named import find, is_remote
     from tasks.tracking import console
 
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
-    place = policy if "://" in policy else str(Path(policy).absolute())
+    place = find(policy, files).place
+    place = place if is_remote(place) else str(Path(place).absolute())
     chain = follow(place, files)
     found = find_trajectory(trajectory, chain, files) if trajectory else None
     console.lines(trajectory_lines(found) if found else chain_lines(chain))

@@ -124,7 +124,9 @@ def test_a_person_asks_where_one_game_comes_from(reference_run: Path, ask: Ask):
     group = min(decided(reference_run, 1))
     rows = read_batch(reference_run / "trajectories" / "00001").to_pylist()
     row = next(row for row in rows if row["trajectory_id"] == f"{group}-2")
-    done = ask("--policy", str(reference_run / "policies" / "00002"), "--trajectory", f"{group}-2")
+    digest = read_info(reference_run / "policies" / "00002").digest
+    (version,) = mlflow_of(reference_run)[0].search_model_versions(f"tags.digest = '{digest}'")
+    done = ask("--policy", f"models:/grpo-blackjack/{version.version}", "--trajectory", f"{group}-2")
     assert done.returncode == 0, done.stderr[-3000:]
     shown = " ".join(done.stdout.split())
     sampler = read_info(reference_run / "policies" / "00001")
