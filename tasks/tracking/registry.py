@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 PLACE, DIGEST, CHAMPIONS, PROMOTION = "place", "digest", "champions", "promotion"
+TRIES = 5  # at an alias whose version another process removes meanwhile
 LEFT = "_unregistered.json"
 NAME = re.compile(r"models:/(?P<model>[A-Za-z0-9._-]+)(@(?P<alias>[A-Za-z0-9._-]+)|/(?P<number>[1-9][0-9]*))")
 ALLOWED = "models:/NAME@champion, models:/NAME@challenger or models:/NAME/3"
@@ -80,9 +81,23 @@ def register(uri: str, given: Candidate, there: Callable[[str], bool] = lambda p
             known = _search(mlflow, model, condition)
             if known[-1].number != int(made.version):  # on a server another process may have been first
                 mlflow.delete_model_version(model, str(made.version))
-        newest = _search(mlflow, model, limit=1)[0].number
-        mlflow.set_registered_model_alias(model, CHALLENGER, str(newest))
+        _name_challenger(mlflow, model)
         return _version(mlflow.get_model_version(model, str(known[-1].number)))
+
+
+def _name_challenger(mlflow: "MlflowClient", model: str) -> None:
+    """Give the alias to the newest version."""
+    from mlflow.exceptions import MlflowException
+
+    for tries_left in reversed(range(TRIES)):
+        newest = _search(mlflow, model, limit=1)[0].number
+        try:
+            mlflow.set_registered_model_alias(model, CHALLENGER, str(newest))
+            return
+        except MlflowException as error:
+            # Another process removed it since: one that made a version of a policy which had one already.
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST" or not tries_left:
+                raise
 
 
 def register_or_leave(uri: str, given: Candidate, folder: Path, there: Callable[[str], bool]) -> None:
