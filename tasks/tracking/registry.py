@@ -9,7 +9,9 @@ along it.
 
 import contextlib
 import json
+import random
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 PLACE, DIGEST, CHAMPIONS, PROMOTION = "place", "digest", "champions", "promotion"
-TRIES = 5  # at an alias whose version another process removes meanwhile
+TRIES = 5  # at registering a policy
 LEFT = "_unregistered.json"
 NAME = re.compile(r"models:/(?P<model>[A-Za-z0-9._-]+)(@(?P<alias>[A-Za-z0-9._-]+)|/(?P<number>[1-9][0-9]*))")
 ALLOWED = "models:/NAME@champion, models:/NAME@challenger or models:/NAME/3"
@@ -68,7 +70,23 @@ def register(uri: str, given: Candidate, there: Callable[[str], bool] = lambda p
 
     A policy has one version, however often a stage is repeated or a later run starts from it. Only where its weights
     were removed (`there` says so) and an equal policy lies elsewhere does the version move to the `place` given.
+
+    Where another process registers at the same moment, a server may refuse one of the two: another try then does what
+    is not there yet.
     """
+    from mlflow.exceptions import MlflowException
+
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return _register(uri, given, there)
+        except MlflowException:
+            if not tries_left:
+                raise
+            time.sleep(random.SystemRandom().uniform(0.1, 0.5))  # leaves the draws of a seed alone
+    raise AssertionError("the last try returns or raises")
+
+
+def _register(uri: str, given: Candidate, there: Callable[[str], bool]) -> Version:
     model, condition = given.model, f" and tags.{DIGEST} = '{given.digest}'"
     with _open(uri, model, make=True) as mlflow:
         known = _search(mlflow, model, condition)
@@ -81,23 +99,9 @@ def register(uri: str, given: Candidate, there: Callable[[str], bool] = lambda p
             known = _search(mlflow, model, condition)
             if known[-1].number != int(made.version):  # on a server another process may have been first
                 mlflow.delete_model_version(model, str(made.version))
-        _name_challenger(mlflow, model)
-        return _version(mlflow.get_model_version(model, str(known[-1].number)))
-
-
-def _name_challenger(mlflow: "MlflowClient", model: str) -> None:
-    """Give the alias to the newest version."""
-    from mlflow.exceptions import MlflowException
-
-    for tries_left in reversed(range(TRIES)):
         newest = _search(mlflow, model, limit=1)[0].number
-        try:
-            mlflow.set_registered_model_alias(model, CHALLENGER, str(newest))
-            return
-        except MlflowException as error:
-            # Another process removed it since: one that made a version of a policy which had one already.
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST" or not tries_left:
-                raise
+        mlflow.set_registered_model_alias(model, CHALLENGER, str(newest))
+        return _version(mlflow.get_model_version(model, str(known[-1].number)))
 
 
 def register_or_leave(uri: str, given: Candidate, folder: Path, there: Callable[[str], bool]) -> None:
