@@ -75,12 +75,12 @@ class RolloutConfig(Record):
     max_tokens: int = 4  # sampled tokens a reply at most
     max_turns: int = 16  # replies a trajectory at most
     invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
-    near_miss_bonus: float = 0.0  # added to it where that reply began with a readable answer, and went on
+    partial_format_bonus: float = 0.0  # added to it where that reply began with a readable answer, and went on
     thinking: bool = False  # replies may think before they answer; then the last line is the answer
     cut: str = "forfeit"  # what max_tokens or max_turns cut: "forfeit" earns invalid_reward, "drop" teaches nothing
     workers: int = 1  # pods that share the groups out; the games are the same, whatever their number
     workers_needed: float = 1.0  # share of them that a batch needs; it goes without the groups of those lost, counted
-    concurrent_games: int = 1024  # games open at once, in a pod
+    concurrent_episodes: int = 1024  # games open at once, in a pod
     kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
     gpu_memory_utilization: float = 0.9  # the share of a GPU that vLLM may take
     dtype: str = "float32"
@@ -108,7 +108,7 @@ class RolloutConfig(Record):
             "16 or more with rollout.thinking, for the thought and the answer",
         )
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
-        require(self.near_miss_bonus >= 0, "rollout.near_miss_bonus", self.near_miss_bonus, "0 or more")
+        require(self.partial_format_bonus >= 0, "rollout.partial_format_bonus", self.partial_format_bonus, "0 or more")
         require(self.cut in ("forfeit", "drop"), "rollout.cut", self.cut, "forfeit or drop")
         require(
             1 <= self.workers <= self.groups,
@@ -122,7 +122,7 @@ class RolloutConfig(Record):
             self.workers_needed,
             "more than 0, at most 1",
         )
-        require(self.concurrent_games >= 1, "rollout.concurrent_games", self.concurrent_games, "1 or more")
+        require(self.concurrent_episodes >= 1, "rollout.concurrent_episodes", self.concurrent_episodes, "1 or more")
         require(self.kv_cache_gib >= 1, "rollout.kv_cache_gib", self.kv_cache_gib, "1 or more")
         require(
             0 < self.gpu_memory_utilization <= 1,
@@ -149,7 +149,7 @@ CLIPS = {
 
 
 MISMATCH = {"float32": 0.02, "bfloat16": 0.1}  # measured: about 1e-6, and 0.02 to 0.06
-ADVANTAGES = ("centred", "standardised", "leave_one_out")
+ADVANTAGES = ("mean", "mean_std", "leave_one_out")
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,15 @@ class AlgorithmConfig(Record):
     name: str = "grpo"  # or dr_grpo, dapo, gspo, cispo
     clip_low: float = 0.0  # the ratio counts from 1 - clip_low …
     clip_high: float = 0.0  # … to 1 + clip_high; 0 takes the algorithm's own
-    advantage: str = "centred"  # in its group; or "standardised" (and divided by its deviation), "leave_one_out"
+    advantage: str = "mean"  # in its group; or "mean_std" (and divided by its deviation), "leave_one_out"
     kl_estimator: str = "k3"  # or k1, k2
     kl_coefficient: float = 0.15  # 0: the reference is not asked, its stage is left out
     entropy_coefficient: float = 0.0
-    correction: str = "none"  # of the trainer's own ratio to the generator: "truncate" it at the cap, "mask" beyond it
-    correction_level: str = "token"  # or "sequence": the product over a trajectory
-    correction_cap: float = 2.0
+    importance_sampling: str = (
+        "none"  # of the trainer's own ratio to the generator: "truncate" it at the cap, "mask" beyond it
+    )
+    importance_sampling_level: str = "token"  # or "sequence": the product over a trajectory
+    importance_sampling_cap: float = 2.0
     # Mean |trainer - generator| log-probability on a fresh batch, in nats a token, that stops a run; 0 takes 0.02,
     # or 0.1 with bfloat16.
     max_mismatch: float = 0.0
@@ -177,20 +179,30 @@ class AlgorithmConfig(Record):
         object.__setattr__(self, "clip_high", self.clip_high or high)
         require(0 < self.clip_low <= 1, "algorithm.clip_low", self.clip_low, "more than 0, at most 1 (0: its own)")
         require(self.clip_high > 0, "algorithm.clip_high", self.clip_high, "more than 0 (0: its own)")
-        advantages = ("centred", "leave_one_out") if self.name == "dr_grpo" else ADVANTAGES
+        advantages = ("mean", "leave_one_out") if self.name == "dr_grpo" else ADVANTAGES
         require(self.advantage in advantages, "algorithm.advantage", self.advantage, ", ".join(advantages))
         require(self.kl_estimator in ("k1", "k2", "k3"), "algorithm.kl_estimator", self.kl_estimator, "k1, k2 or k3")
         require(self.kl_coefficient >= 0, "algorithm.kl_coefficient", self.kl_coefficient, "0 or more")
         require(self.entropy_coefficient >= 0, "algorithm.entropy_coefficient", self.entropy_coefficient, "0 or more")
         corrections = ("none", "truncate", "mask")
-        require(self.correction in corrections, "algorithm.correction", self.correction, "none, truncate or mask")
         require(
-            self.correction_level in ("token", "sequence"),
-            "algorithm.correction_level",
-            self.correction_level,
+            self.importance_sampling in corrections,
+            "algorithm.importance_sampling",
+            self.importance_sampling,
+            "none, truncate or mask",
+        )
+        require(
+            self.importance_sampling_level in ("token", "sequence"),
+            "algorithm.importance_sampling_level",
+            self.importance_sampling_level,
             "token or sequence",
         )
-        require(self.correction_cap >= 1, "algorithm.correction_cap", self.correction_cap, "1 or more")
+        require(
+            self.importance_sampling_cap >= 1,
+            "algorithm.importance_sampling_cap",
+            self.importance_sampling_cap,
+            "1 or more",
+        )
         require(self.max_mismatch >= 0, "algorithm.max_mismatch", self.max_mismatch, "more than 0 (0: its own)")
 
 
@@ -324,7 +336,7 @@ class TinyPolicyConfig(Record):
     hidden_size: int = 128
     layers: int = 2
     heads: int = 4
-    cold_start_games: int = 2048  # random games that it learns to imitate
+    cold_start_demonstrations: int = 2048  # random games that it learns to imitate
     cold_start_steps: int = 300
     cold_start_batch: int = 32
     cold_start_learning_rate: float = 2e-3
@@ -338,7 +350,12 @@ class TinyPolicyConfig(Record):
             f"a multiple of 32 x tiny.heads ({32 * self.heads})",
         )
         require(self.layers >= 1, "tiny.layers", self.layers, "1 or more")
-        require(self.cold_start_games >= 64, "tiny.cold_start_games", self.cold_start_games, "64 or more")
+        require(
+            self.cold_start_demonstrations >= 64,
+            "tiny.cold_start_demonstrations",
+            self.cold_start_demonstrations,
+            "64 or more",
+        )
         require(self.cold_start_steps >= 1, "tiny.cold_start_steps", self.cold_start_steps, "1 or more")
         require(self.cold_start_batch >= 1, "tiny.cold_start_batch", self.cold_start_batch, "1 or more")
         require(
@@ -380,7 +397,7 @@ class GrpoConfig(Record):
 
 @dataclass(frozen=True)
 class Run(Record):
-    """What every stage of one training knows about it. Made by `prepare`, after all inputs were checked.
+    """What every stage of one training knows about it. Made by `create_run`, after all inputs were checked.
 
     Example: `Run(name="monday", token="6f9c…", seed=0, environment="blackjack", environment_url="",
     mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32, started=1764500000.0)`.

@@ -23,7 +23,7 @@ def shown(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
+def atomic_directory(target: Path) -> Iterator[Path]:
     """A new folder beside `target` that takes its place when the block ends without an error.
 
     A process that is killed half-way leaves `target` as it was; what an earlier attempt left there is replaced.

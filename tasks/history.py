@@ -21,7 +21,7 @@ HISTORY = "_history.jsonl"  # the underscore keeps it out of the policy's digest
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 LINES = 256
 FEW = 12  # distinct values at most that are counted one by one
-COLUMNS = ["trajectory_id", "action_mask", "reward", "turns"]
+COLUMNS = ["trajectory_id", "loss_mask", "reward", "turns"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def spread(values_E: np.ndarray) -> Spread:
 def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, played: int = 0) -> Iteration:
     """The record of an iteration that played `batch`, which has COLUMNS, after `played` games."""
     trajectory_R, first_E = trajectory_numbers(batch)
-    masks = batch["action_mask"].combine_chunks()
+    masks = batch["loss_mask"].combine_chunks()
     token_trajectories = np.repeat(trajectory_R, masks.value_lengths().to_numpy())
     sampled = masks.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
     tokens_E = np.bincount(token_trajectories, weights=sampled, minlength=len(first_E))

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tasks.folders import written_whole
+from tasks.folders import atomic_directory
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 
@@ -39,7 +39,7 @@ SAMPLE = pa.schema(
         ("policy_version", pa.int32()),
         ("seed", pa.int64()),
         ("token_ids", pa.list_(pa.int32())),
-        ("action_mask", pa.list_(pa.bool_())),
+        ("loss_mask", pa.list_(pa.bool_())),
         ("logprobs", pa.list_(pa.float32())),
         ("reward", pa.float32()),
         ("turns", pa.int32()),
@@ -58,7 +58,7 @@ class Sample:
 
     Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
     `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", policy_version=3, seed=8123,
-    token_ids=[1, 40, 77, 2, 55, 9], action_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69, -0.01],
+    token_ids=[1, 40, 77, 2, 55, 9], loss_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69, -0.01],
     reward=-1.0, turns=1, invalid=False, finish_reason="finished", messages=[{"role": "system", …}, …])`.
     """
 
@@ -68,7 +68,7 @@ class Sample:
     policy_version: int  # the version that sampled it
     seed: int
     token_ids: list[int]
-    action_mask: list[bool]  # true where the policy sampled; nowhere in a trajectory that was dropped
+    loss_mask: list[bool]  # true where the policy sampled; nowhere in a trajectory that was dropped
     logprobs: list[float]  # the generator's, at the sampling temperature; 0 where the mask is false
     reward: float | None  # None where it was dropped: cut, under `rollout.cut` = "drop"
     turns: int  # replies of the whole trajectory
@@ -92,7 +92,7 @@ def trajectory_numbers(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 def write_batch(table: pa.Table, folder: Path) -> Path:
     """Write `table`, sampled by one policy version, under `folder`, whole or not at all; returns `folder`."""
     (policy_version,) = table["policy_version"].unique().to_pylist()
-    with written_whole(folder) as unfinished:
+    with atomic_directory(folder) as unfinished:
         part = unfinished / f"policy_version={policy_version:05d}" / "part-00000.arrow"
         part.parent.mkdir(parents=True)
         with pa.ipc.new_file(part, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:

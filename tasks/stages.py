@@ -20,9 +20,9 @@ METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datas
 UNCHARTED = frozenset(
     {
         "rollout/groups",
-        "rollout/groups_kept",
+        "rollout/groups_with_variance",
         "rollout/max_turns_share",
-        "rollout/near_miss_share",
+        "rollout/partial_format_share",
         "rollout/samples_mean",
         "reference/scored",
         "buffer/groups_in_reach",
@@ -48,7 +48,7 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
 
 
 @contextlib.contextmanager
-def failing_loudly(run: Run, stage: str = "") -> Iterator[None]:
+def stage_context(run: Run, stage: str = "") -> Iterator[None]:
     """Mark the MLflow run FAILED, with the reason as a tag, when the block raises.
 
     One of several ranks leaves that to the process that started them: it knows which failed first.
@@ -79,14 +79,14 @@ def stage_seconds() -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def losable(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterator[None]:
-    """As `failing_loudly`, for one of the shards of a stage that can do with `needed` of them.
+def shard_context(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterator[None]:
+    """As `stage_context`, for one of the shards of a stage that can do with `needed` of them.
 
     A shard that raises leaves its reason with the MLflow run, as a tag, by which others know how many are lost. Raises
     RuntimeError, one sentence, where that is one too many; where none may be lost, what the block raised.
     """
     if needed == of:
-        with failing_loudly(run):
+        with stage_context(run):
             yield
         return
     use_scratch_folder()
@@ -99,11 +99,11 @@ def losable(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterat
         console.stage(f"{stage}: shard {shard} of {of} is lost: {reason}")
         if of - lost >= needed:
             raise
-        with failing_loudly(run):
+        with stage_context(run):
             message = f"{stage} lost {lost} of {of} shards; allowed: {of - needed}. The last, shard {shard}: {reason}"
             raise RuntimeError(message) from error
     except BaseException:
-        with failing_loudly(run):
+        with stage_context(run):
             raise
     with contextlib.suppress(Exception):  # a note of an earlier attempt may stay where MLflow is away
         mlflow_run.note_shard(run, stage, shard, "")
@@ -122,11 +122,11 @@ def write_metrics(
 
     What MLflow could not be told by the stages that wrote `sources` it is told now, or that is left there too.
     """
-    outbox.deliver(run, outbox.take_up(run, sources))
+    outbox.deliver(run, outbox.load_pending(run, sources))
     metrics = {**metrics, **stage_seconds()}
     mlflow_run.log_metrics(run, {name: value for name, value in metrics.items() if name not in UNCHARTED}, step)
     (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
-    outbox.hand_on(run, folder)
+    outbox.save_pending(run, folder)
 
 
 def read_metrics(folder: Path) -> dict[str, float]:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from tasks.config import TrainingConfig
-from tasks.policy.checkpoint import read_info, seal
+from tasks.policy.checkpoint import read_manifest, write_manifest
 from tasks.rollout.engine import Completion, Engine
 from tasks.training.cold_start import imitation
 from tasks.training.model import build_model
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.titan import attention_masks
 from tasks.training.trainer import Trainer
 
@@ -102,7 +102,7 @@ def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_
         elif weight.ndim == 1:  # norms are born as ones: mistaken for one another, nobody would notice
             torch.nn.init.uniform_(weight, 0.5, 1.5)
     model.save_pretrained(folder, **save_options)
-    seal(folder, version=0, parent="")
+    write_manifest(folder, version=0, parent="")
     return folder
 
 
@@ -112,7 +112,7 @@ def in_bfloat16(source: Path, folder: Path, **save_options: Any) -> Path:
 
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors*", "policy.json"))
     AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(folder, **save_options)
-    seal(folder, version=0, parent="")
+    write_manifest(folder, version=0, parent="")
     return folder
 
 
@@ -161,9 +161,9 @@ def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
     """How far the log-probabilities that vLLM gave its tokens are from the trainer's, at most."""
     whole = [prompt + c.token_ids for prompt, c in zip(PROMPTS, completions, strict=True)]
     mask = [[False] * len(p) + [True] * len(c.token_ids) for p, c in zip(PROMPTS, completions, strict=True)]
-    data = Ragged(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
+    data = FlatSamples(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
     generators = np.concatenate([c.logprobs for c in completions])
-    return float(np.abs(generators - trainer.score(data)[data.action_mask_N]).max())
+    return float(np.abs(generators - trainer.score(data)[data.loss_mask_N]).max())
 
 
 def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Path, Trainer]:
@@ -171,10 +171,10 @@ def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Pa
     trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
     tokens = np.random.default_rng(9).integers(3, 300, 60)
     for _ in range(5):
-        trainer.step(Ragged(np.array([0, 60]), tokens, np.arange(60) > 0), [0], imitation)
+        trainer.step(FlatSamples(np.array([0, 60]), tokens, np.arange(60) > 0), [0], imitation)
     folder.mkdir()
     trainer.export(policy, folder)
-    seal(folder, version=1, parent=read_info(policy).digest)
+    write_manifest(folder, version=1, parent=read_manifest(policy).digest)
     return folder, trainer
 
 

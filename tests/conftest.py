@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tasks.config import TinyPolicyConfig, TrainingConfig
-from tasks.policy.checkpoint import seal
+from tasks.policy.checkpoint import write_manifest
 from tasks.policy.tiny import make_weights
 
 # The same examples every time; how long one takes says nothing, for the first may import torch.
@@ -25,7 +25,7 @@ TINY = TinyPolicyConfig(
     hidden_size=64,
     layers=1,
     heads=2,
-    cold_start_games=256,
+    cold_start_demonstrations=256,
     cold_start_steps=60,
     cold_start_batch=16,
     cold_start_learning_rate=1e-2,
@@ -51,7 +51,7 @@ def newborn(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         shutil.copytree(tiny_policy, folder)
         ids = {"vocabulary": _vocabulary(folder), "end_id": 2, "pad_id": 0}
         make_weights(TINY, **ids, seed=seed, folder=folder)
-        seal(folder, version=seed, parent="")
+        write_manifest(folder, version=seed, parent="")
         return folder
 
     return make

@@ -13,7 +13,7 @@ from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.types.directory import FlyteDirectory
 
-from tasks.buffer.task import Window
+from tasks.buffer.task import TrainingBatch
 from tasks.config import GrpoConfig, RolloutConfig, Run
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +60,7 @@ def compiled(template: TaskTemplate, folder: Path, workers: int = 1) -> dynamic_
         "policies": [first],
         "states": [],
         "batches": [],
-        "window": Window(),
+        "window": TrainingBatch(),
         "evaluations": [],
     }
     context = FlyteContextManager.current_context()

@@ -9,7 +9,7 @@ SMALL = {
         "layers": 1,
         "heads": 2,
         "cold_start_steps": 60,
-        "cold_start_games": 256,
+        "cold_start_demonstrations": 256,
         "cold_start_batch": 16,
         "cold_start_learning_rate": 0.01,
     },

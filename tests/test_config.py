@@ -95,7 +95,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
         (RolloutConfig, "workers", 513, "rollout.workers"),
         (RolloutConfig, "workers_needed", 0, "rollout.workers_needed"),
         (RolloutConfig, "workers_needed", 1.1, "rollout.workers_needed"),
-        (RolloutConfig, "concurrent_games", 0, "rollout.concurrent_games"),
+        (RolloutConfig, "concurrent_episodes", 0, "rollout.concurrent_episodes"),
         (RolloutConfig, "kv_cache_gib", 0, "rollout.kv_cache_gib"),
         (RolloutConfig, "gpu_memory_utilization", 1.5, "rollout.gpu_memory_utilization"),
         (RolloutConfig, "dtype", "float16", "rollout.dtype"),
@@ -107,11 +107,11 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
         (AlgorithmConfig, "kl_estimator", "k4", "algorithm.kl_estimator"),
         (AlgorithmConfig, "kl_coefficient", -0.1, "algorithm.kl_coefficient"),
         (AlgorithmConfig, "entropy_coefficient", -0.1, "algorithm.entropy_coefficient"),
-        (AlgorithmConfig, "correction", "clip", "algorithm.correction"),
-        (AlgorithmConfig, "correction_level", "group", "algorithm.correction_level"),
-        (AlgorithmConfig, "correction_cap", 0.5, "algorithm.correction_cap"),
+        (AlgorithmConfig, "importance_sampling", "clip", "algorithm.importance_sampling"),
+        (AlgorithmConfig, "importance_sampling_level", "group", "algorithm.importance_sampling_level"),
+        (AlgorithmConfig, "importance_sampling_cap", 0.5, "algorithm.importance_sampling_cap"),
         (AlgorithmConfig, "max_mismatch", -0.1, "algorithm.max_mismatch"),
-        (RolloutConfig, "near_miss_bonus", -0.5, "rollout.near_miss_bonus"),
+        (RolloutConfig, "partial_format_bonus", -0.5, "rollout.partial_format_bonus"),
         (RetentionConfig, "last", 2, "retention.last"),
         (RetentionConfig, "every", 0, "retention.every"),
         (BufferConfig, "max_age", -1, "buffer.max_age"),
@@ -137,7 +137,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
         (TinyPolicyConfig, "hidden_size", 100, "tiny.hidden_size"),
         (TinyPolicyConfig, "heads", 0, "tiny.heads"),
         (TinyPolicyConfig, "layers", 0, "tiny.layers"),
-        (TinyPolicyConfig, "cold_start_games", 1, "tiny.cold_start_games"),
+        (TinyPolicyConfig, "cold_start_demonstrations", 1, "tiny.cold_start_demonstrations"),
         (TinyPolicyConfig, "cold_start_learning_rate", 0, "tiny.cold_start_learning_rate"),
     ],
 )
@@ -164,11 +164,11 @@ def test_what_is_allowed_is_told() -> None:
     assert complaint(AlgorithmConfig, {"kl_estimator": "k4"}) == (
         'algorithm.kl_estimator is "k4"; allowed: k1, k2 or k3.'
     )
-    assert complaint(AlgorithmConfig, {"correction": "clip"}) == (
-        'algorithm.correction is "clip"; allowed: none, truncate or mask.'
+    assert complaint(AlgorithmConfig, {"importance_sampling": "clip"}) == (
+        'algorithm.importance_sampling is "clip"; allowed: none, truncate or mask.'
     )
-    assert complaint(AlgorithmConfig, {"correction_level": "group"}) == (
-        'algorithm.correction_level is "group"; allowed: token or sequence.'
+    assert complaint(AlgorithmConfig, {"importance_sampling_level": "group"}) == (
+        'algorithm.importance_sampling_level is "group"; allowed: token or sequence.'
     )
 
 
@@ -226,9 +226,9 @@ def test_every_algorithm_has_its_clips() -> None:
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("advantage", ADVANTAGES)
 def test_dr_grpo_does_not_divide_by_the_deviation(name: str, advantage: str) -> None:
-    if (name, advantage) == ("dr_grpo", "standardised"):
+    if (name, advantage) == ("dr_grpo", "mean_std"):
         assert complaint(AlgorithmConfig, {"name": name, "advantage": advantage}) == (
-            'algorithm.advantage is "standardised"; allowed: centred, leave_one_out.'
+            'algorithm.advantage is "mean_std"; allowed: mean, leave_one_out.'
         )
     else:
         assert AlgorithmConfig(name=name, advantage=advantage).advantage == advantage
@@ -257,7 +257,7 @@ def test_a_value_of_another_kind_is_refused() -> None:
         (AlgorithmConfig, "clip_high"),
         (AlgorithmConfig, "kl_coefficient"),
         (AlgorithmConfig, "entropy_coefficient"),
-        (AlgorithmConfig, "correction_cap"),
+        (AlgorithmConfig, "importance_sampling_cap"),
         (TrainingConfig, "learning_rate"),
         (TrainingConfig, "max_norm"),
     ],

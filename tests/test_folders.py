@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.folders import run_folder, written_whole
+from tasks.folders import atomic_directory, run_folder
 
 
 def test_the_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "target"
-    with written_whole(target) as folder:
+    with atomic_directory(target) as folder:
         (folder / "a").write_text("1")
         assert not target.exists()
         assert folder.parent == target.parent  # on the same disk, so that the last step is a mere renaming
@@ -26,7 +26,7 @@ def test_the_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
 def test_what_an_earlier_attempt_left_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "target"
     for name in ("first", "second"):
-        with written_whole(target) as folder:
+        with atomic_directory(target) as folder:
             (folder / name).touch()
     assert [path.name for path in target.iterdir()] == ["second"]
 
@@ -34,9 +34,9 @@ def test_what_an_earlier_attempt_left_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_half_way_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "target"
-    with written_whole(target) as folder:
+    with atomic_directory(target) as folder:
         (folder / "old").touch()
-    with pytest.raises(error), written_whole(target) as folder:
+    with pytest.raises(error), atomic_directory(target) as folder:
         (folder / "new").touch()
         raise error
     assert [path.name for path in target.iterdir()] == ["old"]
@@ -46,8 +46,8 @@ def test_an_error_half_way_leaves_what_was_there(tmp_path: Path, error: type[Bas
 def test_a_process_killed_half_way_leaves_no_target(tmp_path: Path) -> None:
     target = tmp_path / "target"
     code = (
-        "import sys, time; from pathlib import Path; from tasks.folders import written_whole\n"
-        "with written_whole(Path(sys.argv[1])) as folder:\n"
+        "import sys, time; from pathlib import Path; from tasks.folders import atomic_directory\n"
+        "with atomic_directory(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'half').touch()\n"
         "    time.sleep(60)\n"
     )
@@ -59,7 +59,7 @@ def test_a_process_killed_half_way_leaves_no_target(tmp_path: Path) -> None:
     process.wait()
     assert list(tmp_path.rglob("half"))
     assert not target.exists()
-    with written_whole(target) as folder:  # and what it left is in nobody's way
+    with atomic_directory(target) as folder:  # and what it left is in nobody's way
         (folder / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
 

@@ -28,7 +28,7 @@ def row(number: int) -> Sample:
         policy_version=3,
         seed=2**61 - 1,
         token_ids=[1, 40, 77, 2, 55, 9][: max(2, 6 - number)],
-        action_mask=([False] * 4 + [True] * 2)[: max(2, 6 - number)],
+        loss_mask=([False] * 4 + [True] * 2)[: max(2, 6 - number)],
         logprobs=[0.0, 0.0, 0.0, 0.0, -0.6875, -0.015625][: max(2, 6 - number)],
         reward=-1.0,
         turns=1,
@@ -80,7 +80,7 @@ def test_the_samples_of_a_trajectory_share_its_number() -> None:
 
 
 def test_a_dropped_trajectory_has_no_reward_and_nothing_to_train_on(tmp_path: Path) -> None:
-    dropped = replace(row(0), reward=None, action_mask=[False] * 6, logprobs=[0.0] * 6, finish_reason="length")
+    dropped = replace(row(0), reward=None, loss_mask=[False] * 6, logprobs=[0.0] * 6, finish_reason="length")
     back = read_batch(write_batch(to_table([dropped, row(1)]), tmp_path / "batch"))
     assert back["reward"].to_pylist() == [None, -1.0]
     assert back.to_pylist()[0] == vars(dropped)

@@ -3,7 +3,7 @@
 import fsspec
 import pytest
 
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.run.retention import empty
 
 
@@ -40,4 +40,4 @@ def test_a_policy_that_was_removed_says_so(tmp_path):
     (tmp_path / "policy.json").write_text("{}")
     empty(fsspec.filesystem("file"), str(tmp_path))
     with pytest.raises(ValueError, match="which its run removed"):
-        read_info(tmp_path)
+        read_manifest(tmp_path)

@@ -132,21 +132,21 @@ def test_a_training_of_several_ranks_has_as_many_gpus() -> None:
 
 TIMES = Measured(
     inputs=INPUTS,
-    first={"first_policy": 7, "evaluate": 20, "rollout": 10, "train": 5},
-    later={"first_policy": 7, "evaluate": 3, "rollout": 2, "train": 4},
+    first={"initial_policy": 7, "evaluate": 20, "rollout": 10, "train": 5},
+    later={"initial_policy": 7, "evaluate": 3, "rollout": 2, "train": 4},
     sizes={"policy": 100, "state": 300, "batch": 10},
     seconds=60,
-    decided=1.0,
+    has_reward_variance=1.0,
 )
 
 
 def test_workers_play_more_than_their_share() -> None:
     rollout = RolloutConfig(groups=512, max_groups=4096, workers=4)
     # Where all groups are decided nothing is left to chance: 128 and 12 more of 512.
-    assert parts_of_workers(rollout, decided=1.0) == [140 / 512] * 4
+    assert parts_of_workers(rollout, has_reward_variance=1.0) == [140 / 512] * 4
     # Where none is, each plays all that it may.
-    assert parts_of_workers(rollout, decided=0.0, draws=2) == [1 / 4] * 4
-    parts = parts_of_workers(rollout, decided=0.3)
+    assert parts_of_workers(rollout, has_reward_variance=0.0, draws=2) == [1 / 4] * 4
+    parts = parts_of_workers(rollout, has_reward_variance=0.3)
     assert parts == sorted(parts) and 1.09 < sum(parts) < 1.3 and parts[-1] > 1.1 * parts[0]
 
 
@@ -230,7 +230,7 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     }.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_bytes(bytes(size))
-    counted = {"rollout/groups": 4.0, "rollout/groups_kept": 1.0}
+    counted = {"rollout/groups": 4.0, "rollout/groups_with_variance": 1.0}
     (folder / "trajectories" / "00003" / "_metrics.json").write_text(json.dumps(counted))
     (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
     (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))

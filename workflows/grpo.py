@@ -14,14 +14,14 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.advantage.task import compute_advantages
-from tasks.buffer.task import Window, select_window
+from tasks.buffer.task import TrainingBatch, select_training_batch
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
-from tasks.policy.task import first_policy
+from tasks.policy.task import initial_policy
 from tasks.reference.task import score_reference
 from tasks.resources import passed_on, pod, pod_of_ranks
 from tasks.rollout.task import sampled
-from tasks.run.task import prepare, retire
+from tasks.run.task import create_run, retire
 from tasks.training.task import train
 
 # Iterations in one graph, and graphs in one that chains them. Flyte keeps the state of every node of a running graph in
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
     policies: list[FlyteDirectory]  # the newest versions, the last of them is the present one
     states: list[FlyteDirectory]  # the trainer's, of the same versions; none for version 0
     batches: list[FlyteDirectory]  # those in reach of the next window, and the last
-    window: Window
+    training_batch: TrainingBatch
     evaluations: list[FlyteDirectory]  # all so far
 
 
@@ -51,11 +51,11 @@ def iterate(
     policies: list[FlyteDirectory],
     states: list[FlyteDirectory],
     batches: list[FlyteDirectory],
-    window: Window,
+    training_batch: TrainingBatch,
     evaluations: list[FlyteDirectory],
 ) -> Progress:
     """Iterations `begin` to `end` - 1, unrolled into a graph; more than SEGMENT of them as a chain of such graphs."""
-    so_far = Progress(policies, states, batches, window, evaluations)
+    so_far = Progress(policies, states, batches, training_batch, evaluations)
     if end - begin > SEGMENT:
         size = SEGMENT
         while size * SEGMENT < end - begin:
@@ -76,13 +76,15 @@ def iterate(
             batch = score_reference(run=run, config=config, batch=batch, reference=first, iteration=v)
         batch = compute_advantages(run=run, config=config, batch=batch, iteration=v)
         batches = [*batches, batch][-(config.buffer.max_age + 1) :]
-        window = select_window(run=run, config=config, batches=batches, before=window, policy_version=v)
+        training_batch = select_training_batch(
+            run=run, config=config, batches=batches, before=training_batch, policy_version=v
+        )
         trained = train(
             run=run,
             config=config,
             training=training,
             iterations=iterations,
-            window=window,
+            training_batch=training_batch,
             batches=batches,
             policy=policies[-1],
             sampler=sampler,
@@ -102,7 +104,7 @@ def iterate(
             left = states[:-last] if kept else [*states[:-last], *policies[:-last]]
             retire(run=run, folders=left, after=trained.policy)
         policies, states = policies[-last:], states[-last:]
-    return Progress(policies, states, batches, window, evaluations)
+    return Progress(policies, states, batches, training_batch, evaluations)
 
 
 def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:
@@ -130,7 +132,7 @@ def training(
     config: GrpoConfig,
 ) -> Training:
     """A whole training, as nodes of the workflow that calls this."""
-    run = prepare(
+    run = create_run(
         run_name=run_name,
         policy=policy,
         environment=environment,
@@ -140,7 +142,7 @@ def training(
         lag=lag,
         config=config,
     )
-    first = first_policy(run=run, config=config)
+    first = initial_policy(run=run, config=config)
     done = iterate(
         run=run,
         config=config,
@@ -152,7 +154,7 @@ def training(
         policies=[first],
         states=[],
         batches=[],
-        window=Window(),
+        training_batch=TrainingBatch(),
         evaluations=[],
     )
     summary = report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)

@@ -13,11 +13,11 @@ from tasks.records import ADVANTAGE, trajectory_numbers, with_column
 ROUNDING = 1e-6  # rewards of a group closer than this, relative to the largest, are equal: float32 holds no more
 
 
-def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: str = "centred") -> np.ndarray:
+def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: str = "mean") -> np.ndarray:
     """Advantages, float32 [R]: one a trajectory, however many turns it took.
 
-        centred        reward - mean of its group
-        standardised   (reward - mean) / deviation, the group's own (divided by G): GRPO, arXiv:2402.03300
+        mean           reward - mean of its group
+        mean_std       (reward - mean) / deviation, the group's own (divided by G): GRPO, arXiv:2402.03300
         leave_one_out  reward - mean of the others = (reward - mean) G / (G - 1): RLOO, arXiv:2402.14740
 
     Dividing by the deviation weighs groups by how seldom they are decided (Dr. GRPO, arXiv:2503.20783). A group of
@@ -27,7 +27,7 @@ def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: st
     _, group_R, sizes = np.unique(np.asarray(group_ids_R), return_inverse=True, return_counts=True)
     if len(sizes) and sizes.min() < 2:
         raise ValueError("group size is 1; allowed: 2 or more, a group of one has no baseline.")
-    teaches_R = decided(rewards, group_ids_R) & np.isfinite(rewards)
+    teaches_R = has_reward_variance(rewards, group_ids_R) & np.isfinite(rewards)
 
     def mean(values_R: np.ndarray) -> np.ndarray:
         sums = np.bincount(group_R, weights=np.where(teaches_R, values_R, 0.0), minlength=len(sizes))
@@ -35,14 +35,14 @@ def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: st
 
     counts = np.bincount(group_R, weights=teaches_R, minlength=len(sizes))
     advantages_R = rewards - mean(rewards)
-    if kind == "standardised":
+    if kind == "mean_std":
         advantages_R /= np.where(teaches_R, np.sqrt(mean(advantages_R**2)), 1.0)
     elif kind == "leave_one_out":
         advantages_R *= (counts / np.maximum(1, counts - 1))[group_R]
     return np.where(teaches_R, advantages_R, 0.0).astype(np.float32)
 
 
-def decided(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
+def has_reward_variance(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
     """Which trajectories are of a group whose rewards differ, bool [R]: only these carry a gradient."""
     rewards = np.asarray(rewards_R, dtype=np.float64)
     _, group_R = np.unique(np.asarray(group_ids_R), return_inverse=True)
@@ -54,7 +54,7 @@ def decided(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
     return (high - low > ROUNDING * size)[group_R]
 
 
-def add_advantages(batch: pa.Table, kind: str = "centred") -> tuple[pa.Table, dict[str, float]]:
+def add_advantages(batch: pa.Table, kind: str = "mean") -> tuple[pa.Table, dict[str, float]]:
     """The batch with its `advantage` column, and metrics.
 
     A trajectory counts once, in its group and in the metrics; all its samples get its advantage.
@@ -63,7 +63,7 @@ def add_advantages(batch: pa.Table, kind: str = "centred") -> tuple[pa.Table, di
     trajectories = batch.select(["reward", "group_id"]).take(firsts)
     rewards, groups = trajectories["reward"].to_numpy(), trajectories["group_id"].to_pylist()
     advantages = group_advantages(rewards, groups, kind)
-    kept = decided(rewards, groups)
+    kept = has_reward_variance(rewards, groups)
     return with_column(batch, ADVANTAGE, advantages[trajectory].tolist()), {
         "advantage/dropped_share": float(1 - kept.mean()),
         "advantage/abs_mean": float(np.abs(advantages[kept]).mean()) if kept.any() else 0.0,

@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, STARTED, failing_loudly, read_metrics, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, STARTED, read_metrics, stage_context, stage_folder, write_metrics
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
@@ -18,7 +18,7 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
     from tasks.records import read_batch, write_batch
     from tasks.tracking.traces import log_games
 
-    with failing_loudly(run, "compute_advantages"):
+    with stage_context(run, "compute_advantages"):
         source = Path(batch.download())
         complete, metrics = add_advantages(read_batch(source), config.algorithm.advantage)
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))

@@ -8,14 +8,14 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Record, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_seconds
+from tasks.stages import CACHE_VERSION, stage_context, stage_seconds
 
 
 @dataclass(frozen=True)
-class Window(Record):
+class TrainingBatch(Record):
     """The groups that one training stage learns from, and how often groups were learned from so far.
 
-    Produced by `select_window`, consumed by `train` and the next `select_window`. Example:
+    Produced by `select_training_batch`, consumed by `train` and the next `select_training_batch`. Example:
     `Window(group_ids=["00007-00003"], uses={"00006-00011": 2, "00007-00003": 1}, metrics={"buffer/groups": 1.0})`.
     """
 
@@ -25,14 +25,14 @@ class Window(Record):
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
-def select_window(
-    run: Run, config: GrpoConfig, batches: list[FlyteDirectory], before: Window, policy_version: int
-) -> Window:
+def select_training_batch(
+    run: Run, config: GrpoConfig, batches: list[FlyteDirectory], before: TrainingBatch, policy_version: int
+) -> TrainingBatch:
     """Choose whole, recent, informative groups from the last batches."""
-    from tasks.buffer.window import COLUMNS, select_groups
+    from tasks.buffer.selection import COLUMNS, select_groups
     from tasks.records import read_batch
 
-    with failing_loudly(run, "select_window"):
+    with stage_context(run, "select_training_batch"):
         tables = [read_batch(Path(batch.download()), COLUMNS) for batch in batches]
         selection = select_groups(
             tables,
@@ -43,4 +43,4 @@ def select_window(
             seed=run.seed,
         )
         metrics = {**selection.metrics, **stage_seconds()}
-    return Window(group_ids=selection.group_ids, uses=selection.uses, metrics=metrics)
+    return TrainingBatch(group_ids=selection.group_ids, uses=selection.uses, metrics=metrics)

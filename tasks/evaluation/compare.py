@@ -12,8 +12,8 @@ import numpy as np
 
 from tasks.config import Record, RolloutConfig, require
 from tasks.evaluation.evaluate import greedy_rewards, outcome, scripted_rewards, share
-from tasks.folders import written_whole
-from tasks.policy.checkpoint import read_info
+from tasks.folders import atomic_directory
+from tasks.policy.checkpoint import read_manifest
 
 FILE = "comparison.json"
 
@@ -86,14 +86,14 @@ def compare_into(
     )
     optimum_E = scripted_rewards(environment, "optimum", seed, games)
     comparison = Comparison(
-        policy=read_info(policy).digest,
-        other=read_info(other).digest,
+        policy=read_manifest(policy).digest,
+        other=read_manifest(other).digest,
         games=games,
         seed=seed,
         **paired(policy_E, other_E),  # type: ignore[arg-type]
         players={"policy": outcome(policy_E), "other": outcome(other_E), "optimum": outcome(optimum_E)},
     )
-    with written_whole(folder) as new:
+    with atomic_directory(folder) as new:
         (new / FILE).write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
     return comparison
 

@@ -11,14 +11,14 @@ from typing import Any
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.evaluate import Evaluation
 from tasks.evaluation.page import Origin, table_columns
-from tasks.policy.checkpoint import PolicyInfo
+from tasks.policy.checkpoint import Manifest
 from tasks.tracking import console
 
 INPUTS = ("iterations", "seed", "lag", "environment", "environment_url")  # of the workflow, beside policy and config
 
 
 def description(
-    run: Run, evaluations: Sequence[Evaluation], games: int, policy: PolicyInfo, place: str, origin: Origin | None
+    run: Run, evaluations: Sequence[Evaluation], games: int, policy: Manifest, place: str, origin: Origin | None
 ) -> str:
     """Markdown. `games` were played in the training, `place` is where its last policy lies; without an `origin`,
     where MLflow did not answer, it does not say what made the run."""

@@ -18,12 +18,12 @@ import numpy as np
 from tasks.config import Record, RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, get_environment
 from tasks.policy.chat import open_chat
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
+from tasks.progress import ProgressCallback, no_progress
 from tasks.rollout.engine import open_engine
 from tasks.rollout.episodes import Episode
 from tasks.rollout.rollout import open_games, play_in_waves
 from tasks.seeds import derived_seed, held_out_seeds
-from tasks.watching import Watch, nobody
 
 SAMPLED = 1024  # decks at most that are also played at the rollout's temperature
 OUTCOMES = ("won", "pushed", "lost", "invalid")
@@ -120,11 +120,11 @@ def evaluate_policy(
     url: str = "",
     games: int,
     seed: int,
-    watch: Watch = nobody,
+    progress: ProgressCallback = no_progress,
 ) -> Evaluation:
     """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum.
 
-    `watch` is told of the games that have ended.
+    `progress` is told of the games that have ended.
     """
     kind = get_environment(environment, thinking=rollout.thinking)
     again, done, reward = min(games, SAMPLED), 0, 0.0
@@ -132,7 +132,7 @@ def evaluate_policy(
     def ended(episodes: Sequence[Episode]) -> None:
         nonlocal done, reward
         done, reward = done + len(episodes), reward + sum(e.earned for e in episodes)
-        watch(done, games + again, f"reward {reward / done:+.3f}" if 0 < done <= games else "")
+        progress(done, games + again, f"reward {reward / done:+.3f}" if 0 < done <= games else "")
 
     greedy = _episodes(policy, kind, rollout, url, games, seed, ended, temperature=0.0)
     sampled = _episodes(policy, kind, rollout, url, again, seed, ended, temperature=rollout.temperature)
@@ -142,7 +142,7 @@ def evaluate_policy(
     as_optimum = [action is not None and kind.is_optimal(seen, action) for e in greedy for seen, action in e.decisions]
     agreement, agreement_ci95 = share(np.array(as_optimum, dtype=np.float64))
     return Evaluation(
-        policy_version=read_info(policy).version,
+        policy_version=read_manifest(policy).version,
         games=games,
         **outcome(rewards_E),
         regret=regret,

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.evaluate import Evaluation, Example, numbers
-from tasks.policy.checkpoint import PolicyInfo
+from tasks.policy.checkpoint import Manifest
 from tasks.tracking import console
 
 TEMPLATE = "page.html.jinja"
@@ -63,7 +63,7 @@ def report_page(
     evaluations: Sequence[Evaluation],
     played: Sequence[int],
     pictures: Sequence[Picture],
-    policy: PolicyInfo,
+    policy: Manifest,
     origin: Origin | None,
     ended: float,
 ) -> str:
@@ -168,7 +168,7 @@ def _settings(parameters: Mapping[str, str]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _made(run: Run, policy: PolicyInfo, origin: Origin | None, ended: float) -> list[tuple[str, str]]:
+def _made(run: Run, policy: Manifest, origin: Origin | None, ended: float) -> list[tuple[str, str]]:
     made = [("run", run.name), ("policy", f"version {policy.version}, SHA-256 {policy.digest}")]
     if origin is None:
         return [*made, ("seed", str(run.seed)), ("ended", _moment(ended))]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.evaluate import Evaluation
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.tracking import registry
 
 MEASURED = ("expected_reward", "expected_reward_ci95", "regret", "regret_ci95", "invalid_rate", "games")
@@ -12,7 +12,7 @@ MEASURED = ("expected_reward", "expected_reward_ci95", "regret", "regret_ci95", 
 
 def candidate(run: Run, config: GrpoConfig, folder: Path, place: str, found: Evaluation) -> registry.Candidate:
     """The policy in `folder`, which stays at `place`, as the registry takes it."""
-    info = read_info(folder)
+    info = read_manifest(folder)
     return registry.Candidate(
         model=registry.model_name(config.tracking.model, run.environment),
         place=place,

@@ -24,12 +24,12 @@ from tasks.evaluation.pictures import (
     save,
     stage_times,
 )
-from tasks.folders import run_folder, shown, written_whole
+from tasks.folders import atomic_directory, run_folder, shown
 from tasks.history import Iteration, games_before, read_history
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
+from tasks.progress import ProgressCallback, no_progress
 from tasks.tracking import console, mlflow_run
 from tasks.tracking.mlflow_store import client
-from tasks.watching import Watch, nobody
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,13 +48,15 @@ def evaluate_into(
     url: str,
     games: int,
     seed: int,
-    watch: Watch = nobody,
+    progress: ProgressCallback = no_progress,
 ) -> Evaluation:
     """Evaluate `policy`; write evaluation.json and choices.png into `folder`."""
-    evaluation = evaluate_policy(policy, rollout, environment=environment, url=url, games=games, seed=seed, watch=watch)
+    evaluation = evaluate_policy(
+        policy, rollout, environment=environment, url=url, games=games, seed=seed, progress=progress
+    )
     cells = heat_map_cells(get_environment(environment), evaluation)
     title = f"Policy {evaluation.policy_version}: what it does, beside the optimum"
-    with written_whole(folder) as new:
+    with atomic_directory(folder) as new:
         (new / "evaluation.json").write_text(json.dumps(asdict(evaluation), indent=1) + "\n")
         save(choice_heat_map(cells, title), new / "choices.png")
     return evaluation
@@ -102,7 +104,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, place: str, it
     }
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=1) + "\n")
-    info, origin = read_info(policy), _origin(run)
+    info, origin = read_manifest(policy), _origin(run)
     mlflow_run.describe(run, description(run, found, games, info, place, origin))
     page = report_page(run, found, played, list(drawn.values()), info, origin, time.time())
     (folder / REPORT).write_text(page)

@@ -11,7 +11,7 @@ from flytekit.types.file import FlyteFile
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.policy.task import fetched
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, stage_seconds, write_metrics
+from tasks.stages import CACHE_VERSION, stage_context, stage_folder, stage_seconds, write_metrics
 
 # A deck holds what these tasks put there and nothing else: flytekit's own parts list packages and print the source.
 DECK = {"enable_deck": True, "deck_fields": ()}
@@ -28,10 +28,10 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.tracking import console, mlflow_run, registry
     from tasks.tracking.provenance import library_versions
 
-    with failing_loudly(run, "evaluate"):
+    with stage_context(run, "evaluate"):
         folder = stage_folder(run, "evaluations", version)
         weights = Path(policy.download())
-        with console.bar(f"evaluation of policy {version}", "games") as watch:
+        with console.bar(f"evaluation of policy {version}", "games") as progress:
             found = evaluate_into(
                 folder,
                 weights,
@@ -40,10 +40,10 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
                 url=run.environment_url,
                 games=config.evaluation.games,
                 seed=config.evaluation.seed,
-                watch=watch,
+                progress=progress,
             )
         if version == 0:
-            mlflow_run.log_tags(run, library_versions())  # on a cluster, of an image that `prepare` did not run in
+            mlflow_run.log_tags(run, library_versions())  # on a cluster, of an image that `create_run` did not run in
         mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
         made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
         registry.register_or_leave(run.tracking_uri, made, folder, _exists())
@@ -62,19 +62,19 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     from tasks.evaluation.page import framed
     from tasks.evaluation.report import REPORT, write_report
     from tasks.folders import shown
-    from tasks.policy.checkpoint import read_info
+    from tasks.policy.checkpoint import read_manifest
     from tasks.tracking import mlflow_run, outbox, registry
 
-    with failing_loudly(run, "report"):
+    with stage_context(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
-        outbox.send_rest(run, [*folders, last])
+        outbox.flush_pending(run, [*folders, last])
         registry.register_left(run.tracking_uri, folders, _exists())
-        mlflow_run.log_tags(run, {"policy.digest": read_info(last).digest})
+        mlflow_run.log_tags(run, {"policy.digest": read_manifest(last).digest})
         place = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, place, iterations)
         mlflow_run.log_metrics(run, stage_seconds(), iterations)
         names = {f.remote_source or shown(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
-        outbox.tell_what_is_missing(run, names)
+        outbox.report_pending(run, names)
         Deck("Report", framed(summary.with_name(REPORT).read_text()))
     return FlyteFile(str(summary))
 
@@ -88,14 +88,14 @@ def evaluate_once(
     from tasks.evaluation.page import table_columns
     from tasks.evaluation.report import evaluate_into
     from tasks.folders import RUNS, shown
-    from tasks.policy.checkpoint import read_info
+    from tasks.policy.checkpoint import read_manifest
     from tasks.tracking import console
 
     EvaluationConfig(games=games, seed=seed)
     (source,) = _opened({"policy": policy}, environment, environment_url)
-    name = f"{read_info(source).digest[:12]}-{games}-{seed}"
+    name = f"{read_manifest(source).digest[:12]}-{games}-{seed}"
     folder = (RUNS / "evaluations" / name).absolute()
-    with console.bar("evaluation", "games") as watch:
+    with console.bar("evaluation", "games") as progress:
         found = evaluate_into(
             folder,
             source,
@@ -104,7 +104,7 @@ def evaluate_once(
             url=environment_url,
             games=games,
             seed=seed,
-            watch=watch,
+            progress=progress,
         )
     console.evaluation_table(table_columns(found), found.players, shown(folder))
     return FlyteDirectory(str(folder))
@@ -123,12 +123,12 @@ def compare_once(
     """Compare two policies that need not belong to a run, and print the table."""
     from tasks.evaluation.compare import check_decks, compare_into
     from tasks.folders import RUNS, shown
-    from tasks.policy.checkpoint import read_info
+    from tasks.policy.checkpoint import read_manifest
     from tasks.tracking import console
 
     check_decks(games, seed)
     first, second = _opened({"policy": policy, "other": other}, environment, environment_url)
-    digests = "-".join(read_info(folder).digest[:12] for folder in (first, second))
+    digests = "-".join(read_manifest(folder).digest[:12] for folder in (first, second))
     folder = (RUNS / "comparisons" / f"{digests}-{games}-{seed}").absolute()
     found = compare_into(
         folder, first, second, config, environment=environment, url=environment_url, games=games, seed=seed
@@ -144,14 +144,14 @@ def compare_in_run(
 ) -> FlyteDirectory:
     """Compare the last of the policies with the one that its training began from, on decks that nobody has played."""
     from tasks.evaluation.compare import compare_into
-    from tasks.policy.checkpoint import read_info
+    from tasks.policy.checkpoint import read_manifest
     from tasks.seeds import fresh_seed
     from tasks.tracking import console
 
-    with failing_loudly(run):
+    with stage_context(run):
         policy = Path(policies[-1].download())
-        console.stage(f"comparison of policy {read_info(policy).version} with policy 0 on {games:,} fresh decks")
-        folder = stage_folder(run, "comparisons", read_info(policy).version)
+        console.stage(f"comparison of policy {read_manifest(policy).version} with policy 0 on {games:,} fresh decks")
+        folder = stage_folder(run, "comparisons", read_manifest(policy).version)
         compare_into(
             folder,
             policy,
@@ -174,9 +174,9 @@ def _opened(policies: dict[str, str], environment: str, environment_url: str) ->
     """Directories of policies, by the input that names them: all are looked at before any work."""
     from tasks.config import require
     from tasks.folders import use_scratch_folder
-    from tasks.policy.checkpoint import adopt
+    from tasks.policy.checkpoint import import_checkpoint
     from tasks.policy.named import find
-    from tasks.run.prepare import check_task
+    from tasks.run.create import check_task
 
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
     places = []
@@ -190,6 +190,6 @@ def _opened(policies: dict[str, str], environment: str, environment_url: str) ->
         source = plain = fetched(place)
         if not (plain / "policy.json").is_file():
             source = Path(tempfile.mkdtemp()) / "policy"
-            adopt(plain, source)
+            import_checkpoint(plain, source)
         folders.append(source)
     return folders

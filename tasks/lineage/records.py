@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks.config import Record
-from tasks.policy.checkpoint import PolicyInfo, file_hash
+from tasks.policy.checkpoint import Manifest, file_hash
 
 LINEAGE = "_lineage.json"
 Kind = TypeVar("Kind", bound=Record)
@@ -65,7 +65,7 @@ class BatchUse(Record):
 class PolicyLineage(Record):
     """Where a policy comes from: version 0 has an origin, the others a parent and batches.
 
-    Produced by `first_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
+    Produced by `initial_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
     parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
     """
 
@@ -109,7 +109,7 @@ def batch_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def named(info: PolicyInfo, uri: str, run: Path) -> PolicyName:
+def named(info: Manifest, uri: str, run: Path) -> PolicyName:
     """The name of the policy at `uri` that belongs to the run whose folder is `run`, or comes from elsewhere."""
     return PolicyName(version=info.version, digest=info.digest, uri=place(uri, run))
 

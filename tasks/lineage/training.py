@@ -15,7 +15,7 @@ from tasks.lineage.records import (
     read,
     write,
 )
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.records import read_batch, trajectory_numbers
 from tasks.tracking.datasets import log_datasets
 
@@ -28,7 +28,7 @@ def record_training(
     `parent` is the URI of the policy before it. `batches` are those in reach of the window, oldest first, by their URI;
     of them it learned from the groups `group_ids`. The newest is named in any case, older ones where they were used.
     """
-    info, home = read_info(policy), run_folder(run.name)
+    info, home = read_manifest(policy), run_folder(run.name)
     chosen = set(group_ids)
     found = {uri: batch_use(folder, place(uri, home), chosen, info.version - 1) for uri, folder in batches.items()}
     newest = max((use.iteration for use in found.values()), default=0)

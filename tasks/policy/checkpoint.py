@@ -2,7 +2,7 @@
 
     policy/  config.json  model.safetensors  tokenizer.json  tokenizer_config.json  chat_template.jinja  policy.json
 
-Producers: `tasks/policy/tiny.py`, `adopt` (a user's own checkpoint) and the training stage's export. Consumers: the
+Producers: `tasks/policy/tiny.py`, `import_checkpoint` (a user's own checkpoint) and the training stage's export. Consumers: the
 rollout, the reference, the training and the evaluation. A directory without its `policy.json` is unfinished.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import Record
-from tasks.folders import written_whole
+from tasks.folders import atomic_directory
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
 from tasks.policy.vocabulary import check_vocabulary
 from tasks.policy.weights import INDEX, files_in_index, stored_tensors, weights_dtype
@@ -26,7 +26,7 @@ SETTLED_NS = 2_000_000_000  # a file this long unchanged cannot be written anew 
 
 
 @dataclass(frozen=True)
-class PolicyInfo(Record):
+class Manifest(Record):
     """What `policy.json` says. Example: `{"version": 7, "digest": "5f0c…", "parent": "b2a1…"}`."""
 
     version: int  # 0 for the policy that a run starts from, one more for each training stage
@@ -63,21 +63,21 @@ def file_hash(path: Path) -> bytes:
     return _hashes[key]
 
 
-def seal(folder: Path, version: int, parent: str) -> PolicyInfo:
+def write_manifest(folder: Path, version: int, parent: str) -> Manifest:
     """Write `policy.json` last: from here on the directory counts as a policy."""
-    info = PolicyInfo(version=version, digest=digest(folder), parent=parent)
+    info = Manifest(version=version, digest=digest(folder), parent=parent)
     (folder / "policy.json").write_text(json.dumps(info.to_dict(), indent=1) + "\n")
     return info
 
 
-def read_info(folder: Path) -> PolicyInfo:
+def read_manifest(folder: Path) -> Manifest:
     """The `policy.json` of a policy directory; ValueError when it is missing or does not fit the weights."""
     path = folder / "policy.json"
     if (folder / REMOVED).is_file():
         raise ValueError(f'policy is "{folder}", which its run removed (retention); allowed: a version that it kept.')
     if not path.is_file():
         raise ValueError(f'policy is "{folder}"; allowed: a finished policy directory, this one has no policy.json.')
-    info = PolicyInfo.from_json(path.read_text())
+    info = Manifest.from_json(path.read_text())
     if info.digest != digest(folder):
         raise ValueError(f'policy is "{folder}"; allowed: weights that fit its policy.json, these were changed.')
     return info
@@ -128,15 +128,15 @@ def _has_chat_template(folder: Path) -> bool:
     return path.is_file() and bool(json.loads(path.read_text()).get("chat_template"))
 
 
-def adopt(source: Path, target: Path) -> PolicyInfo:
+def import_checkpoint(source: Path, target: Path) -> Manifest:
     """Copy a user's checkpoint to `target` as policy 0 of a run; the source is left as it is.
 
     What another run noted beside it, in files that begin with an underscore, stays behind.
     """
     check_checkpoint(source)
-    with written_whole(target) as folder:
+    with atomic_directory(target) as folder:
         copy_all_but(source, folder, drop=("policy.json", "_*"))
-        return seal(folder, version=0, parent="")
+        return write_manifest(folder, version=0, parent="")
 
 
 def copy_all_but(source: Path, target: Path, drop: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import require
-from tasks.folders import written_whole
+from tasks.folders import atomic_directory
 
 
 def find_gguf(source: str) -> Path:
@@ -47,7 +47,7 @@ def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> str:
         quantization_config=GgufConfig(dequantize=True),
     )
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    with written_whole(target) as folder:
+    with atomic_directory(target) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return f"{model.config.model_type} of {model.num_parameters() / 1e6:.1f} M parameters in {dtype}"

@@ -1,6 +1,6 @@
 """Checkpoints by their name on the Hugging Face hub, into the user's ordinary cache.
 
-    look ─► config.json, tokenizer, names of the weight files ─► checked in `prepare` ─► fetch ─► weights too
+    look ─► config.json, tokenizer, names of the weight files ─► checked in `create_run` ─► fetch ─► weights too
 
 Whoever was fetched before is found again without a network. HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are the
 user's, as huggingface_hub reads them.

@@ -20,7 +20,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 LESS = (
     'with a smaller policy, training.dtype or rollout.dtype "bfloat16", training.lora.rank 16, fewer training.rows, '
-    "training.score_rows or rollout.concurrent_games"
+    "training.score_rows or rollout.concurrent_episodes"
 )
 
 

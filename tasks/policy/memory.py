@@ -134,7 +134,7 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
     if gpu:
         share = rollout.gpu_memory_utilization
         return Role(max(share * gpu, weights / share), 0)
-    logits = SAMPLED_LOGITS * min(REQUESTS, rollout.concurrent_games) * config["vocab_size"] * FLOAT32
+    logits = SAMPLED_LOGITS * min(REQUESTS, rollout.concurrent_episodes) * config["vocab_size"] * FLOAT32
     prompts = max(PREFILLED, config["max_position_embeddings"])
     prefill = prompts * (3 * config["intermediate_size"] + 4 * config["hidden_size"]) * BYTES[rollout.dtype]
     return Role(HEAP * weights + rollout.kv_cache_gib * GIB, max(logits + prefill, parameters(config) * FLOAT32))

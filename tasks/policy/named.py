@@ -14,7 +14,7 @@ from fsspec.core import url_to_fs
 
 from tasks.config import Record
 from tasks.folders import remove_at_exit
-from tasks.policy.checkpoint import PolicyInfo, read_info
+from tasks.policy.checkpoint import Manifest, read_manifest
 from tasks.policy.hub import SMALL, WEIGHTS
 
 REGISTRY = "models:/"
@@ -63,7 +63,7 @@ def find(policy: str, files: Files = files_of) -> Source:
             f'policy is "{shown}", whose directory {version.place} is not there any more; allowed: a version whose '
             "directory was kept."
         )
-    info = stored_info(version.place, files)
+    info = stored_manifest(version.place, files)
     if version.digest not in ("", info.digest):
         raise ValueError(
             f'policy is "{shown}", whose directory {version.place} holds another policy by now; allowed: a version '
@@ -78,11 +78,11 @@ def is_there(place: str, files: Files = files_of) -> bool:
     return files(place).exists(found) if is_remote(place) else Path(found).is_file()
 
 
-def stored_info(place: str, files: Files) -> PolicyInfo:
-    """The `policy.json` at a place; that of a directory is held against its weights, as `read_info` does."""
+def stored_manifest(place: str, files: Files) -> Manifest:
+    """The `policy.json` at a place; that of a directory is held against its weights, as `read_manifest` does."""
     if not is_remote(place):
-        return read_info(Path(place))
-    return PolicyInfo.from_dict(json.loads(files(place).cat_file(place.rstrip("/") + "/policy.json")))
+        return read_manifest(Path(place))
+    return Manifest.from_dict(json.loads(files(place).cat_file(place.rstrip("/") + "/policy.json")))
 
 
 def look(uri: str, files: Files) -> tuple[Path, list[str]]:

@@ -7,19 +7,19 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, stage_folder, stage_seconds
+from tasks.stages import CACHE_VERSION, stage_context, stage_folder, stage_seconds
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
-def first_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
+def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     """Policy 0: `tiny`, made on the spot, or a copy of the checkpoint that the run's `policy` names."""
-    from tasks.lineage.first import record_first
+    from tasks.lineage.initial import record_initial
     from tasks.policy import hub
-    from tasks.policy.checkpoint import adopt
+    from tasks.policy.checkpoint import import_checkpoint
     from tasks.tracking import console, mlflow_run, outbox
     from tasks.tracking.provenance import library_versions
 
-    with failing_loudly(run, "first_policy"):
+    with stage_context(run, "initial_policy"):
         policy = run.policy
         if policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
@@ -33,22 +33,22 @@ def first_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
         else:
             source = fetched(policy)
         folder = stage_folder(run, "policies", 0)
-        info = adopt(source, folder)
-        record_first(run, folder, policy, source, info)
-        mlflow_run.log_tags(run, {"policy.first_digest": info.digest, **library_versions()})
+        info = import_checkpoint(source, folder)
+        record_initial(run, folder, policy, source, info)
+        mlflow_run.log_tags(run, {"policy.initial_digest": info.digest, **library_versions()})
         mlflow_run.log_metrics(run, stage_seconds(), 0)
-        outbox.hand_on(run, folder)
+        outbox.save_pending(run, folder)
     return FlyteDirectory(str(folder))
 
 
 def fetched(place: str) -> Path:
     """The directory of a policy on this machine; one in object storage is downloaded, and must be whole."""
-    from tasks.policy.checkpoint import read_info
+    from tasks.policy.checkpoint import read_manifest
     from tasks.policy.named import is_remote, is_there
 
     if not is_remote(place):
         return Path(place)
     folder = Path(FlyteDirectory.from_source(place).download())
     if is_there(str(folder)):
-        read_info(folder)
+        read_manifest(folder)
     return folder

@@ -10,7 +10,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import failing_loudly
+from tasks.stages import stage_context
 
 # Measured: the difference on a deck has a standard deviation of 0.44 between two policies that are both close to the
 # optimum, and of 0.72 between a beginner and a good one. This many games show a difference of 0.02 in 94 trainings of
@@ -54,7 +54,7 @@ def decide_promotion(
     from tasks.promotion.decide import decide, write_decision
     from tasks.tracking import console, registry
 
-    with failing_loudly(run):
+    with stage_context(run):
         policy, evaluation = policies[-1], read_evaluation(Path(evaluations[-1].download()))
         place = str(policy.remote_source or policy.path)
         made = candidate(run, config, Path(policy.download()), place, evaluation)

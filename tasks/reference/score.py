@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.advantage.advantages import decided
+from tasks.advantage.advantages import has_reward_variance
 from tasks.config import RolloutConfig, TrainingConfig
 from tasks.records import REFERENCE, trajectory_numbers, with_column
-from tasks.training.packing import ragged
+from tasks.training.packing import flat_samples
 from tasks.training.trainer import open_scorer
 
 
@@ -23,9 +23,9 @@ def score_batch(
     """
     scorer = open_scorer(reference, training, temperature=rollout.temperature)
     started = time.perf_counter()
-    wanted = decided(batch["reward"].to_numpy(), batch["group_id"].to_pylist())
+    wanted = has_reward_variance(batch["reward"].to_numpy(), batch["group_id"].to_pylist())
     rows = batch.filter(pa.array(wanted))
-    data = ragged(rows)
+    data = flat_samples(rows)
     scores = np.split(scorer.score(data), data.offsets_R[1:-1]) if len(data) else []
     column: list[np.ndarray | None] = [None] * len(batch)
     for row, values in zip(np.flatnonzero(wanted), scores, strict=True):

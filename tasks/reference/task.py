@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, failing_loudly, read_metrics, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, read_metrics, stage_context, stage_folder, write_metrics
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("training"))
@@ -20,7 +20,7 @@ def score_reference(
     from tasks.records import read_batch, write_batch
     from tasks.reference.score import score_batch
 
-    with failing_loudly(run, "score_reference"):
+    with stage_context(run, "score_reference"):
         source = Path(batch.download())
         scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
         folder = write_batch(scored, stage_folder(run, "scored", iteration))

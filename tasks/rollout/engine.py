@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.config import RolloutConfig
 from tasks.policy import hub, machine
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ _warm: dict[str, Engine] = {}
 
 def open_engine(policy: Path, config: RolloutConfig) -> Engine:
     """The engine with the weights of `policy`: the warm one where shape and settings are the same, else a new one."""
-    info = read_info(policy)
+    info = read_manifest(policy)
     shape = json.loads((policy / "config.json").read_text())
     key = json.dumps([shape, config.dtype, config.kv_cache_gib, config.gpu_memory_utilization], sort_keys=True)
     if key not in _warm:

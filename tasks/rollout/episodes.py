@@ -27,13 +27,13 @@ class Transcript:
 
     messages: list[Message]
     token_ids: list[int] = field(default_factory=list)
-    action_mask: list[bool] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def append(self, token_ids: Sequence[int], sampled: bool, logprobs: Sequence[float] | None = None) -> None:
         """Put tokens behind the conversation."""
         self.token_ids.extend(token_ids)
-        self.action_mask.extend([sampled] * len(token_ids))
+        self.loss_mask.extend([sampled] * len(token_ids))
         self.logprobs.extend(logprobs if logprobs is not None else [0.0] * len(token_ids))
 
 
@@ -46,7 +46,7 @@ class Episode:
     turns: int = 0
     reward: float | None = None  # the environment's own; None where the policy's replies ended the game
     finish_reason: str = ""  # "finished", "invalid", "length" or "max_turns"
-    near_miss: bool = False  # whether the reply that ended it began as a readable one
+    partial_format: bool = False  # whether the reply that ended it began as a readable one
     decisions: list[tuple[Any, Any]] = field(default_factory=list)  # (observation, action), for the evaluation
 
     @property
@@ -111,7 +111,7 @@ def play(
             episode.decisions.append((observations[game], action))
             if action is None:
                 episode.finish_reason = "length" if completion.cut else "invalid"
-                episode.near_miss = agent.nearly(reply, observations[game])
+                episode.partial_format = agent.nearly(reply, observations[game])
             else:
                 actions[game] = action
         observations = games.step(actions)

@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.advantage.advantages import decided
+from tasks.advantage.advantages import has_reward_variance
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, Games, get_environment
 from tasks.policy.chat import Chat, open_chat
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
+from tasks.progress import ProgressCallback, no_progress
 from tasks.records import Sample, to_table, trajectory_numbers, with_column
 from tasks.rollout.engine import Engine, open_engine
 from tasks.rollout.episodes import FORFEIT, Episode, play
 from tasks.seeds import derived_seed, training_seed
-from tasks.watching import Watch, nobody
 
-NEAR_MISS = pa.field("near_miss", pa.bool_())  # of a game; a column of what was played, not of the batch
+PARTIAL_FORMAT = pa.field("partial_format", pa.bool_())  # of a game; a column of what was played, not of the batch
 
 
 def open_games(kind: EnvironmentKind, url: str) -> Games:
@@ -46,19 +46,19 @@ def play_in_waves(
     reply_seed: Callable[[int, int], int],
     ended: Callable[[Sequence[Episode]], None] = lambda episodes: None,
 ) -> list[Episode]:
-    """Play one game for each environment seed, `config.concurrent_games` of them at once.
+    """Play one game for each environment seed, `config.concurrent_episodes` of them at once.
 
     `reply_seed(game, turn)` gives the seed with which a reply is sampled; games are numbered as in `seeds`. `ended` is
     told of games as they end.
     """
     episodes: list[Episode] = []
-    for first in range(0, len(seeds), config.concurrent_games):
+    for first in range(0, len(seeds), config.concurrent_episodes):
         episodes += play(
             engine,
             chat,
             kind.agent,
             games,
-            seeds[first : first + config.concurrent_games],
+            seeds[first : first + config.concurrent_episodes],
             temperature=temperature,
             max_tokens=config.max_tokens,
             max_turns=config.max_turns,
@@ -71,13 +71,13 @@ def play_in_waves(
 def groups_to_play(played: int, kept: int, config: RolloutConfig) -> int:
     """Groups to play next: as many as should bring `kept`, those so far whose rewards differ, to `config.groups`.
 
-    At most what `config.concurrent_games` holds at once, and `config.max_groups` in all; 0 when there is enough. A
+    At most what `config.concurrent_episodes` holds at once, and `config.max_groups` in all; 0 when there is enough. A
     group of equal rewards teaches nothing and is replaced by further ones: DAPO's dynamic sampling (arXiv:2503.14476).
     """
     if kept >= config.groups:
         return 0
     kept_share = max(1, kept) / played if played else 1.0
-    at_once = max(1, config.concurrent_games // config.group_size)
+    at_once = max(1, config.concurrent_episodes // config.group_size)
     return min(math.ceil((config.groups - kept) / kept_share), at_once, config.max_groups - played)
 
 
@@ -92,7 +92,7 @@ class Player:
     url: str
     run_seed: int
     iteration: int
-    watch: Watch = nobody  # told of the groups so far whose rewards differ
+    progress: ProgressCallback = no_progress  # told of the groups so far whose rewards differ
     setup_s: float = 0.0  # seconds until engine and environment were open
     play_s: float = 0.0  # seconds that games took since
     _kept: int = 0
@@ -102,7 +102,7 @@ class Player:
     _closing: ExitStack = field(default_factory=ExitStack)
 
     def play(self, groups: Sequence[int]) -> pa.Table:
-        """The games of these groups, in the order given: rows of SAMPLE, and NEAR_MISS."""
+        """The games of these groups, in the order given: rows of SAMPLE, and PARTIAL_FORMAT."""
         version, chat, engine, kind, games = self._opened or self._open()
         started = time.perf_counter()
         size = self.config.group_size
@@ -112,7 +112,7 @@ class Player:
             self._earned += sum(e.earned for e in episodes)
             speed = self._games / (self.play_s + time.perf_counter() - started)
             reward = self._earned / max(1, self._games)
-            self.watch(self._kept, self.config.groups, f"{speed:,.0f} games/s  reward {reward:+.3f}")
+            self.progress(self._kept, self.config.groups, f"{speed:,.0f} games/s  reward {reward:+.3f}")
 
         members = [(group, member) for group in groups for member in range(size)]
         episodes = play_in_waves(
@@ -128,13 +128,13 @@ class Player:
             ),
             ended=ended,
         )
-        samples, near_misses = [], []
+        samples, partial_formats = [], []
         for (group, member), episode in zip(members, episodes, strict=True):
             rows = _samples(episode, f"{self.iteration:05d}-{group:05d}", member, version, self.config)
             samples += rows
-            near_misses += [episode.near_miss] * len(rows)
-        played = with_column(to_table(samples), NEAR_MISS, near_misses)
-        self._kept += groups_kept(played)
+            partial_formats += [episode.partial_format] * len(rows)
+        played = with_column(to_table(samples), PARTIAL_FORMAT, partial_formats)
+        self._kept += groups_with_variance(played)
         ended([])
         self.play_s += time.perf_counter() - started
         return played
@@ -142,7 +142,7 @@ class Player:
     def _open(self) -> tuple[int, Chat, Engine, EnvironmentKind, Games]:
         started = time.perf_counter()
         kind = get_environment(self.environment, thinking=self.config.thinking)
-        version = read_info(self.policy).version
+        version = read_manifest(self.policy).version
         chat, engine = open_chat(self.policy, self.config.thinking), open_engine(self.policy, self.config)
         games = self._closing.enter_context(closing(open_games(kind, self.url)))
         self._opened = version, chat, engine, kind, games
@@ -154,7 +154,7 @@ class Player:
         self._closing.close()
 
 
-def play_until_decided(
+def play_until_enough(
     numbers: Sequence[int], config: RolloutConfig, play: Callable[[Sequence[int]], pa.Table]
 ) -> tuple[pa.Table, int]:
     """Play the groups of these `numbers`, one after the other, until the rewards of `config.groups` of them differ or
@@ -167,7 +167,7 @@ def play_until_decided(
     while wave := groups_to_play(played, kept, config):
         waves.append(play(numbers[played : played + wave]))
         played += wave
-        kept += groups_kept(waves[-1])
+        kept += groups_with_variance(waves[-1])
     return pa.concat_tables(waves).combine_chunks(), played
 
 
@@ -179,29 +179,29 @@ def sample_batch(
     url: str,
     run_seed: int,
     iteration: int,
-    watch: Watch = nobody,
+    progress: ProgressCallback = no_progress,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Play groups of `config.group_size` games until the rewards of `config.groups` of them differ, or
     `config.max_groups` were played; returns the batch, which holds them all, and its metrics.
 
     The same arguments give the same batch. Groups are numbered within the iteration; each has a deck of its own.
-    `watch` is told of the groups whose rewards differ.
+    `progress` is told of the groups whose rewards differ.
     """
-    with closing(Player(policy, config, environment, url, run_seed, iteration, watch)) as player:
-        games, _ = play_until_decided(range(config.max_groups), config, player.play)
-    return games.drop([NEAR_MISS.name]), batch_metrics(games, player.play_s, player.setup_s)
+    with closing(Player(policy, config, environment, url, run_seed, iteration, progress)) as player:
+        games, _ = play_until_enough(range(config.max_groups), config, player.play)
+    return games.drop([PARTIAL_FORMAT.name]), batch_metrics(games, player.play_s, player.setup_s)
 
 
-def groups_kept(games: pa.Table) -> int:
+def groups_with_variance(games: pa.Table) -> int:
     """Groups whose rewards differ."""
     groups = games["group_id"].to_numpy()
-    return len(set(groups[decided(games["reward"].to_numpy(), groups)]))
+    return len(set(groups[has_reward_variance(games["reward"].to_numpy(), groups)]))
 
 
 def _samples(episode: Episode, group_id: str, member: int, version: int, config: RolloutConfig) -> list[Sample]:
     """The rows of one game: what it earned and how it ended is the same in all."""
     dropped = config.cut == "drop" and episode.finish_reason in ("length", "max_turns")
-    forfeit = config.invalid_reward + (config.near_miss_bonus if episode.near_miss else 0.0)
+    forfeit = config.invalid_reward + (config.partial_format_bonus if episode.partial_format else 0.0)
     reward = forfeit if episode.reward is None else episode.reward
     return [
         Sample(
@@ -211,7 +211,7 @@ def _samples(episode: Episode, group_id: str, member: int, version: int, config:
             policy_version=version,
             seed=episode.seed,
             token_ids=transcript.token_ids,
-            action_mask=[False] * len(transcript.action_mask) if dropped else transcript.action_mask,
+            loss_mask=[False] * len(transcript.loss_mask) if dropped else transcript.loss_mask,
             logprobs=[0.0] * len(transcript.logprobs) if dropped else transcript.logprobs,
             reward=None if dropped else reward,
             turns=episode.turns,
@@ -226,7 +226,7 @@ def _samples(episode: Episode, group_id: str, member: int, version: int, config:
 def batch_metrics(games: pa.Table, seconds: float, setup_seconds: float) -> dict[str, float]:
     """Metrics of the batch that these games make. Each game counts once, however many samples it is in."""
     once = games.take(trajectory_numbers(games)[1])
-    tokens, sampled = (games[name].combine_chunks().flatten() for name in ("token_ids", "action_mask"))
+    tokens, sampled = (games[name].combine_chunks().flatten() for name in ("token_ids", "loss_mask"))
     count = once.num_rows
     rewards = once["reward"].to_numpy().astype(np.float64)  # NaN where there is none
     known = rewards[np.isfinite(rewards)]
@@ -237,7 +237,7 @@ def batch_metrics(games: pa.Table, seconds: float, setup_seconds: float) -> dict
 
     return {
         "rollout/groups": float(len(once["group_id"].unique())),
-        "rollout/groups_kept": float(groups_kept(games)),
+        "rollout/groups_with_variance": float(groups_with_variance(games)),
         "rollout/games": float(count),
         "rollout/reward_mean": float(known.mean()) if len(known) else math.nan,
         "rollout/invalid_share": float(np.mean(invalid)),
@@ -249,7 +249,7 @@ def batch_metrics(games: pa.Table, seconds: float, setup_seconds: float) -> dict
         "rollout/games_per_s": count / seconds,
         "rollout/sampled_tokens_per_s": sampled.to_numpy(zero_copy_only=False).sum() / seconds,
         "time/rollout_s": seconds,
-        "rollout/near_miss_share": float(np.mean(once[NEAR_MISS.name].to_numpy())),
+        "rollout/partial_format_share": float(np.mean(once[PARTIAL_FORMAT.name].to_numpy())),
         # The environment's own, unshaped.
         "rollout/expected_reward": float(np.mean(np.where(invalid, FORFEIT, rewards))),
         "time/rollout_setup_s": setup_seconds,

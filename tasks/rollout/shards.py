@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.config import RolloutConfig
-from tasks.rollout.rollout import NEAR_MISS, Player, batch_metrics, play_until_decided
+from tasks.rollout.rollout import PARTIAL_FORMAT, Player, batch_metrics, play_until_enough
 
 # Standard deviations of the number of decided groups, about the root of a share of them, that a worker plays beyond its
 # share. With the default settings and two to eight workers the join then plays 0.3 % of the groups at most, in most
@@ -41,9 +41,9 @@ def groups_of_shard(config: RolloutConfig) -> int:
 
 
 def sample_shard(player: Player, shard: int) -> pa.Table:
-    """The games that worker `shard` plays, of 0 to `config.workers` - 1, with the column NEAR_MISS."""
+    """The games that worker `shard` plays, of 0 to `config.workers` - 1, with the column PARTIAL_FORMAT."""
     config = player.config
-    return play_until_decided(*_part(config, [shard], groups_of_shard(config)), player.play)[0]
+    return play_until_enough(*_part(config, [shard], groups_of_shard(config)), player.play)[0]
 
 
 def join_shards(
@@ -73,7 +73,7 @@ def join_shards(
         return sampled.take([row for number in numbers for row in rows_of[number]])
 
     numbers, wanted = _part(config, there, config.groups * len(there) / config.workers)
-    games, played = play_until_decided(numbers, wanted, play)
+    games, played = play_until_enough(numbers, wanted, play)
     used = set(numbers[:played])
     seconds, setup_seconds = (max(t[name] for t in times) for name in ("time/rollout_s", "time/rollout_setup_s"))
     metrics = {
@@ -83,7 +83,7 @@ def join_shards(
         "rollout/lost_shards": float(config.workers - len(there)),
         "rollout/lost_groups": float(numbers[played - 1] + 1 - played),
     }
-    return games.drop([NEAR_MISS.name]), metrics
+    return games.drop([PARTIAL_FORMAT.name]), metrics
 
 
 def _part(config: RolloutConfig, shards: Sequence[int], groups: float) -> tuple[list[int], RolloutConfig]:

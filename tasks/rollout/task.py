@@ -17,9 +17,9 @@ from tasks.stages import (
     CACHE_VERSION,
     METRICS,
     STARTED,
-    failing_loudly,
-    losable,
     read_metrics,
+    shard_context,
+    stage_context,
     stage_folder,
     write_metrics,
 )
@@ -53,9 +53,9 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
     from tasks.rollout.rollout import sample_batch
     from tasks.tracking import console
 
-    with failing_loudly(run, "rollout"):
+    with stage_context(run, "rollout"):
         started = time.time()
-        with console.bar(f"rollout {iteration}", "groups kept") as watch:
+        with console.bar(f"rollout {iteration}", "groups kept") as progress:
             batch, metrics = sample_batch(
                 Path(policy.download()),
                 config,
@@ -63,7 +63,7 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
                 url=run.environment_url,
                 run_seed=run.seed,
                 iteration=iteration,
-                watch=watch,
+                progress=progress,
             )
         return _written(run, batch, metrics, policy, iteration, started)
 
@@ -77,7 +77,7 @@ def rollout_shard(
     from tasks.rollout.rollout import Player
     from tasks.rollout.shards import sample_shard
 
-    with losable(run, f"rollout {iteration}", shard, of=config.workers, needed=config.shards_needed):
+    with shard_context(run, f"rollout {iteration}", shard, of=config.workers, needed=config.shards_needed):
         started = time.time()
         sampler = Path(policy.download())
         with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:
@@ -97,7 +97,7 @@ def join_rollout(
     from tasks.rollout.rollout import Player
     from tasks.rollout.shards import join_shards
 
-    with failing_loudly(run, "rollout"):
+    with stage_context(run, "rollout"):
         folders = [Path(shard.download()) if shard else None for shard in shards]
         measured = [read_metrics(folder) for folder in folders if folder]
         sampler = Path(policy.download())
@@ -118,11 +118,11 @@ def _written(
     from tasks.folders import run_folder
     from tasks.lineage import records as lineage
     from tasks.peak_memory import peak_memory
-    from tasks.policy.checkpoint import read_info
+    from tasks.policy.checkpoint import read_manifest
     from tasks.records import write_batch
 
     folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
-    by = lineage.named(read_info(Path(policy.download())), lineage.source_of(policy), run_folder(run.name))
+    by = lineage.named(read_manifest(Path(policy.download())), lineage.source_of(policy), run_folder(run.name))
     lineage.write(folder, lineage.BatchLineage(iteration=iteration, sampled_by=by))
     write_metrics(run, folder, metrics | peak_memory("rollout"), step=iteration, carried={STARTED: started})
     return FlyteDirectory(str(folder))

@@ -5,11 +5,11 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import failing_loudly
+from tasks.stages import stage_context
 
 
 @task(**pod("cpu"))
-def prepare(
+def create_run(
     run_name: str,
     policy: str,
     environment: str,
@@ -22,7 +22,7 @@ def prepare(
     """Check every input, then open the run or find it again."""
     from tasks.folders import use_scratch_folder
     from tasks.policy.machine import GIB, listed, memory_left
-    from tasks.run.prepare import check_inputs, check_memory, open_run, start_of
+    from tasks.run.create import check_inputs, check_memory, open_run, start_of
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
@@ -55,7 +55,7 @@ def retire(run: Run, folders: list[FlyteDirectory], after: FlyteDirectory) -> No
     from tasks.run.retention import empty
 
     access = FlyteContextManager.current_context().file_access
-    with failing_loudly(run):
+    with stage_context(run):
         for folder in folders:
             place = str(folder.remote_source or folder.path)
             empty(access.get_filesystem_for_path(place), place.rstrip("/"))

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from tasks.watching import Watch, nobody
+from tasks.progress import ProgressCallback, no_progress
 
 STARTED_AT = "GRPO_STARTED_AT"  # the variable that tells ranks when the process that starts them began
 STARTED = float(os.environ.get(STARTED_AT, time.monotonic()))  # of this module, which a workflow imports first
@@ -42,14 +42,14 @@ def stage(message: str) -> None:
 
 
 @contextlib.contextmanager
-def bar(what: str, unit: str) -> Iterator[Watch]:
+def bar(what: str, unit: str) -> Iterator[ProgressCallback]:
     """A bar while a long stage runs, gone when it ends: `training policy 4  ━━━━╸──── 31/64 steps  loss -0.0021`.
 
     Only on a terminal: in a pod, through a pipe and on several ranks nothing is drawn.
     """
     console = _console()
     if not sys.stdout.isatty() or console.is_dumb_terminal or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        yield nobody
+        yield no_progress
         return
     columns = (
         TextColumn("{task.description}", style="bold"),
@@ -59,13 +59,13 @@ def bar(what: str, unit: str) -> Iterator[Watch]:
         TimeRemainingColumn(compact=True),
     )
     # Four times a second is enough to see it move, and costs the stage nothing that can be measured.
-    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
-        task = progress.add_task(what, total=1, visible=False, unit=unit, note="")
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as shown:
+        task = shown.add_task(what, total=1, visible=False, unit=unit, note="")
 
-        def watch(done: float, total: float, note: str) -> None:
-            progress.update(task, completed=done, total=total, note=note, visible=True)
+        def progress(done: float, total: float, note: str) -> None:
+            shown.update(task, completed=done, total=total, note=note, visible=True)
 
-        yield watch
+        yield progress
 
 
 class Pace:

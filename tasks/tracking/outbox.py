@@ -58,7 +58,7 @@ def begin(run: Run) -> None:
 
 
 def deliver(run: Run, entries: Iterable[Entry]) -> None:
-    """Tell MLflow; what it does not take waits for `hand_on`. Never raises for a server, and waits 20 s at most."""
+    """Tell MLflow; what it does not take waits for `save_pending`. Never raises for a server, and waits 20 s at most."""
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 
@@ -84,7 +84,7 @@ def _is_answer(error: Exception) -> bool:
     return getattr(error, "error_code", "INTERNAL_ERROR") not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 
 
-def hand_on(run: Run, folder: Path) -> None:
+def save_pending(run: Run, folder: Path) -> None:
     """Leave beside a stage's result, in `folder`, what MLflow was not told; nothing when it was told all."""
     left = [_carried(one, folder) for one in _waiting.pop(run.mlflow_run_id, [])]
     (folder / UNSENT).unlink(missing_ok=True)
@@ -92,8 +92,8 @@ def hand_on(run: Run, folder: Path) -> None:
         (folder / UNSENT).write_text(json.dumps([one.to_dict() for one in left], indent=1) + "\n")
 
 
-def take_up(run: Run, folders: Sequence[Path]) -> list[Entry]:
-    """What `hand_on` left in the folders that a stage reads."""
+def load_pending(run: Run, folders: Sequence[Path]) -> list[Entry]:
+    """What `save_pending` left in the folders that a stage reads."""
     found = []
     for folder in folders:
         if (folder / UNSENT).is_file():
@@ -102,15 +102,15 @@ def take_up(run: Run, folders: Sequence[Path]) -> list[Entry]:
     return [one for one in found if one.run_id == run.mlflow_run_id]  # a folder may come from another run
 
 
-def send_rest(run: Run, folders: Sequence[Path]) -> None:
-    """At the end, whether or not MLflow answered lately, send what `hand_on` left in the last folders."""
+def flush_pending(run: Run, folders: Sequence[Path]) -> None:
+    """At the end, whether or not MLflow answered lately, send what `save_pending` left in the last folders."""
     mlflow_store.ask_again(run.tracking_uri)
-    deliver(run, take_up(run, folders))
+    deliver(run, load_pending(run, folders))
 
 
-def tell_what_is_missing(run: Run, folders: Mapping[str, Path]) -> None:
+def report_pending(run: Run, folders: Mapping[str, Path]) -> None:
     """Say in one sentence what this process could not send after all; `folders`, by the names that people know, are
-    those that `send_rest` had."""
+    those that `flush_pending` had."""
     left = len(_waiting.get(run.mlflow_run_id, []))
     if not left:
         return

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.advantage.advantages import decided
+from tasks.advantage.advantages import has_reward_variance
 from tasks.config import GrpoConfig, Run
 from tasks.records import trajectory_numbers
 from tasks.seeds import derived_seed
@@ -66,7 +66,7 @@ def games_to_trace(run: Run, config: GrpoConfig, batch: pa.Table, iteration: int
     trajectory, firsts = trajectory_numbers(batch)
     overview = batch.select(["group_id", "reward"]).take(firsts)
     ids = overview["group_id"].to_pylist()
-    teaches = dict(zip(ids, decided(overview["reward"].to_numpy(), ids).tolist(), strict=True))
+    teaches = dict(zip(ids, has_reward_variance(overview["reward"].to_numpy(), ids).tolist(), strict=True))
     order = sorted(teaches, key=lambda group: (not teaches[group], derived_seed("trace", run.seed, group)))
     wanted = np.isin(ids, order[:groups])[trajectory]
     rows = batch.filter(pa.array(wanted)).to_pylist()

@@ -10,32 +10,34 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.config import AlgorithmConfig
-from tasks.training.packing import Ragged, flat, ragged
+from tasks.training.packing import FlatSamples, flat, flat_samples
 from tasks.training.trainer import Trainer
 
 CHECKED = 256  # fresh trajectories on which trainer and generator are compared
 
 
-def trainable(window: pa.Table) -> tuple[Ragged, int]:
-    """The token columns of `window` with a mask of the tokens to train on: sampled, with a finite log-probability of
+def trainable(training_batch: pa.Table) -> tuple[FlatSamples, int]:
+    """The token columns of `training_batch` with a mask of the tokens to train on: sampled, with a finite log-probability of
     the generator. Also how many sampled tokens have none."""
-    data = ragged(window)
-    mask_N = data.action_mask_N & np.isfinite(flat(window, "logprobs"))
-    return replace(data, action_mask_N=mask_N), int((data.action_mask_N & ~mask_N).sum())
+    data = flat_samples(training_batch)
+    mask_N = data.loss_mask_N & np.isfinite(flat(training_batch, "logprobs"))
+    return replace(data, loss_mask_N=mask_N), int((data.loss_mask_N & ~mask_N).sum())
 
 
-def check_fits(window: pa.Table, seq_len: int) -> None:
+def check_fits(training_batch: pa.Table, seq_len: int) -> None:
     """Raise ValueError, before any training, when a trajectory is longer than a packed row."""
-    lengths_R = ragged(window).lengths_R
+    lengths_R = flat_samples(training_batch).lengths_R
     if lengths_R.max(initial=0) > seq_len:
         r = int(lengths_R.argmax())
         raise ValueError(
             f"training.seq_len is {seq_len}; allowed: at least {lengths_R[r]}, the tokens of trajectory "
-            f"{window['trajectory_id'][r].as_py()}, which would not fit in a row."
+            f"{training_batch['trajectory_id'][r].as_py()}, which would not fit in a row."
         )
 
 
-def mismatch(scorer: Trainer, window: pa.Table, algorithm: AlgorithmConfig, *, policy_version: int) -> dict[str, float]:
+def mismatch(
+    scorer: Trainer, training_batch: pa.Table, algorithm: AlgorithmConfig, *, policy_version: int
+) -> dict[str, float]:
     """How far the log-probabilities of trainer and generator are apart on trajectories of one policy version.
 
     `scorer` holds the weights of that version, so every ratio should be 1. The first CHECKED trajectories answer for
@@ -43,11 +45,13 @@ def mismatch(scorer: Trainer, window: pa.Table, algorithm: AlgorithmConfig, *, p
 
     Raises ValueError beyond `algorithm.max_mismatch`, naming policy version and batch.
     """
-    fresh = window.filter(pa.array(window["policy_version"].to_numpy() == policy_version)).slice(0, CHECKED)
+    fresh = training_batch.filter(pa.array(training_batch["policy_version"].to_numpy() == policy_version)).slice(
+        0, CHECKED
+    )
     data, _ = trainable(fresh)
-    if not data.action_mask_N.any():
+    if not data.loss_mask_N.any():
         return {}
-    gap_K = (scorer.score(data) - flat(fresh, "logprobs"))[data.action_mask_N]
+    gap_K = (scorer.score(data) - flat(fresh, "logprobs"))[data.loss_mask_N]
     mean = float(np.abs(gap_K).mean())
     if not (math.isfinite(mean) and mean <= algorithm.max_mismatch):
         raise ValueError(

@@ -14,15 +14,15 @@ import torch
 
 from tasks.config import LoraConfig, TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import EnvironmentKind, get_environment
-from tasks.folders import RUNS, written_whole
+from tasks.folders import RUNS, atomic_directory
 from tasks.policy.chat import Chat, Message
-from tasks.policy.checkpoint import PolicyInfo, read_info, seal
+from tasks.policy.checkpoint import Manifest, read_manifest, write_manifest
 from tasks.policy.tiny import make_tokenizer, make_weights
 from tasks.seeds import derived_seed
 from tasks.stages import CACHE_VERSION
 from tasks.training.losses.supervised import supervised_loss
 from tasks.training.losses.tokens import Totals
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.rows import Rows
 from tasks.training.trainer import Trainer
 
@@ -44,7 +44,7 @@ def scripted_conversations(kind: EnvironmentKind, player: str, seeds: Sequence[i
     return conversations
 
 
-def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
+def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> FlatSamples:
     """Conversations as a rollout would have recorded them; the mask takes in all tokens but the first.
 
     Imitating the whole of a conversation, not only its replies, teaches a newborn policy to tell cards, totals and
@@ -69,7 +69,7 @@ def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> Ragged:
             mask += [start > 0 or place > 0 for place in range(len(piece))] + [True] * len(reply)
             start = i + 1
         offsets.append(len(token_ids))
-    return Ragged(np.array(offsets), np.array(token_ids), np.array(mask, dtype=bool))
+    return FlatSamples(np.array(offsets), np.array(token_ids), np.array(mask, dtype=bool))
 
 
 def imitation(
@@ -87,15 +87,15 @@ def make_tiny(
     seed: int,
     *,
     thinking: bool = False,
-) -> PolicyInfo:
+) -> Manifest:
     """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. The seed fixes it all.
 
     With `thinking` it learns the prompts that ask for a thought. It answers them without one.
     """
     kind = get_environment(environment, thinking=thinking)
-    seeds = [derived_seed("cold start", seed, i) for i in range(config.cold_start_games)]
+    seeds = [derived_seed("cold start", seed, i) for i in range(config.cold_start_demonstrations)]
     conversations = scripted_conversations(kind, "random", seeds)
-    with written_whole(target) as folder:
+    with atomic_directory(target) as folder:
         words = (m["content"] for conversation in conversations for m in conversation)
         vocabulary = make_tokenizer([*words, "system\n", "user\n", "assistant\n"], folder)
         chat = Chat(folder)
@@ -119,7 +119,7 @@ def make_tiny(
             trainer.step(data, members.tolist(), imitation)
             trainer.schedule.step()
         trainer.export(folder, folder)
-        return seal(folder, version=0, parent="")
+        return write_manifest(folder, version=0, parent="")
 
 
 def tiny_policy(
@@ -130,7 +130,7 @@ def tiny_policy(
     key = derived_seed("tiny", config.to_json(), training.to_json(), environment, seed, thinking, CACHE_VERSION)
     folder = (RUNS / ".tiny" / f"{key:016x}").absolute()
     try:
-        read_info(folder)  # also refuses weights that are not those written
+        read_manifest(folder)  # also refuses weights that are not those written
     except ValueError:
         make_tiny(folder, config, training, environment, seed, thinking=thinking)
     return folder

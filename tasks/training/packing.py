@@ -18,12 +18,12 @@ from tasks.records import trajectory_numbers
 
 
 @dataclass(frozen=True)
-class Ragged:
+class FlatSamples:
     """The token columns of R samples as flat arrays; sample r is `[offsets_R[r]:offsets_R[r + 1]]`."""
 
     offsets_R: np.ndarray  # int64 [R + 1]
     token_ids_N: np.ndarray  # int64 [N]
-    action_mask_N: np.ndarray  # bool [N], true where the policy sampled
+    loss_mask_N: np.ndarray  # bool [N], true where the policy sampled
     numbers_R: np.ndarray | None = None  # int64 [R], which trajectory each is of; None: each is one of its own
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Ragged:
 
     @property
     def _sampled_before(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.action_mask_N)])  # [N + 1]
+        return np.concatenate([[0], np.cumsum(self.loss_mask_N)])  # [N + 1]
 
     @property
     def trajectory_sampled_R(self) -> np.ndarray:
@@ -70,18 +70,18 @@ def flat(table: pa.Table, column: str) -> np.ndarray:
     return table[column].combine_chunks().flatten().to_numpy(zero_copy_only=False)
 
 
-def ragged(table: pa.Table) -> Ragged:
+def flat_samples(table: pa.Table) -> FlatSamples:
     """The token columns of a batch."""
     lengths = pc.list_value_length(table["token_ids"]).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
-    return Ragged(
+    return FlatSamples(
         offsets_R=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         token_ids_N=flat(table, "token_ids").astype(np.int64),
-        action_mask_N=flat(table, "action_mask").astype(bool),
+        loss_mask_N=flat(table, "loss_mask").astype(bool),
         numbers_R=trajectory_numbers(table)[0],
     )
 
 
-def by_prompt(data: Ragged, members: Sequence[int]) -> list[list[int]]:
+def by_prompt(data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
     """The samples `members`, those with the same prompt together; prompts in the order in which they come first."""
     openings_R = data.openings_R
     found: dict[bytes, list[int]] = {}
@@ -98,7 +98,9 @@ def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     return int(differ[0]) if len(differ) else shorter
 
 
-def plan_rows(data: Ragged, members: Sequence[int], seq_len: int, *, share_prefixes: bool = False) -> list[list[int]]:
+def plan_rows(
+    data: FlatSamples, members: Sequence[int], seq_len: int, *, share_prefixes: bool = False
+) -> list[list[int]]:
     """Spread samples over rows of at most `seq_len` tokens.
 
     Longest first, each into the first row with room. With `share_prefixes` in the order of their tokens, in which each
@@ -126,7 +128,7 @@ def plan_rows(data: Ragged, members: Sequence[int], seq_len: int, *, share_prefi
     return rows
 
 
-def _one_after_the_other(data: Ragged, members: Sequence[int], seq_len: int) -> list[list[int]]:
+def _one_after_the_other(data: FlatSamples, members: Sequence[int], seq_len: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room = 0
     for r in sorted(members, key=lambda r: (data.tokens(r).tolist(), r)):

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tasks.folders import written_whole
+from tasks.folders import atomic_directory
 from tasks.training.titan import titan_utils
 
 PIECE = 64 * 2**20  # bytes of a file that travel at once
@@ -29,16 +29,16 @@ def leave() -> None:
 
 
 @contextlib.contextmanager
-def written_by_all(target: Path) -> Iterator[Path]:
-    """`written_whole`, into whose folder all ranks write. It is in its place when the block has ended on every rank.
+def atomic_directory_of_ranks(target: Path) -> Iterator[Path]:
+    """`atomic_directory`, into whose folder all ranks write. It is in its place when the block has ended on every rank.
 
     What ranks on other nodes wrote lies on their disks, and is brought to that of rank 0.
     """
     if dist.get_world_size() == 1:
-        with written_whole(target) as folder:
+        with atomic_directory(target) as folder:
             yield folder
         return
-    with written_whole(target) if is_first() else contextlib.nullcontext() as made:
+    with atomic_directory(target) if is_first() else contextlib.nullcontext() as made:
         told = [str(made)]
         dist.broadcast_object_list(told)
         folder = Path(told[0])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tasks.training.packing import Ragged, common_prefix
+from tasks.training.packing import FlatSamples, common_prefix
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,12 @@ class Rows:
 
 
 def build_rows(
-    data: Ragged, plan: Sequence[Sequence[int]], length: int = 1, *, share_prefixes: bool = False, multiple: int = 1
+    data: FlatSamples,
+    plan: Sequence[Sequence[int]],
+    length: int = 1,
+    *,
+    share_prefixes: bool = False,
+    multiple: int = 1,
 ) -> Rows:
     """Lay out the samples of each planned row: as long as the longest row, `length` at least, a `multiple` of tokens.
 
@@ -58,7 +63,7 @@ def build_rows(
         path, end = np.zeros(0, dtype=np.int64), 0  # the places of the sample at hand, the first place that is free
         for r, common in zip(row, shared[b], strict=True):
             first, last = data.offsets_R[r], data.offsets_R[r + 1]
-            tokens, sampled = data.tokens(r), np.flatnonzero(data.action_mask_N[first:last])
+            tokens, sampled = data.tokens(r), np.flatnonzero(data.loss_mask_N[first:last])
             ends[b, path[common:]] = end  # nothing goes on from these
             path = np.concatenate([path[:common], np.arange(end, end + len(tokens) - common)])
             end += len(tokens) - common
@@ -81,7 +86,7 @@ def build_rows(
     )
 
 
-def _shared_with_the_one_before(data: Ragged, row: Sequence[int]) -> list[int]:
+def _shared_with_the_one_before(data: FlatSamples, row: Sequence[int]) -> list[int]:
     """Tokens that each sample of a row has in common with the one before it."""
     pairs = itertools.pairwise(row)
     return [0, *(common_prefix(data.tokens(one), data.tokens(other)) for one, other in pairs)][: len(row)]

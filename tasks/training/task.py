@@ -20,15 +20,15 @@ from flytekit.types.directory import FlyteDirectory
 from flytekitplugins.kfpytorch import Elastic
 from flytekitplugins.kfpytorch.task import PytorchElasticFunctionTask
 
-from tasks.buffer.task import Window
+from tasks.buffer.task import TrainingBatch
 from tasks.config import GrpoConfig, Run, TrainingConfig
 from tasks.resources import pod
 from tasks.stages import (
     CACHE_VERSION,
     STARTED,
-    failing_loudly,
     read_metrics,
     show_iteration,
+    stage_context,
     stage_folder,
     write_metrics,
 )
@@ -87,7 +87,7 @@ class RanksTask(PytorchElasticFunctionTask):
         from tasks.training.launch import first_error
 
         with (
-            failing_loudly(kwargs["run"], "train"),
+            stage_context(kwargs["run"], "train"),
             _launcher_cleaned_up(training.ranks // training.nodes),
         ):
             check_ranks(training)
@@ -148,7 +148,7 @@ def train(
     config: GrpoConfig,
     training: TrainingConfig,
     iterations: int,
-    window: Window,
+    training_batch: TrainingBatch,
     batches: list[FlyteDirectory],
     policy: FlyteDirectory,
     sampler: FlyteDirectory,
@@ -160,7 +160,7 @@ def train(
     `training` is that of `config`, with the ranks of this run; each of them calls this function. `sampler` is the
     policy that sampled the last of the batches: the same as `policy`, or with lag 1 its parent.
     """
-    from tasks.buffer.window import take
+    from tasks.buffer.selection import gather
     from tasks.history import carry_on
     from tasks.lineage.records import source_of
     from tasks.lineage.training import record_training
@@ -172,12 +172,12 @@ def train(
 
     execution = FlyteContextManager.current_context().execution_state
     here = execution is not None and execution.is_local_execution()
-    with failing_loudly(run, "train"):
+    with stage_context(run, "train"):
         folders = [Path(batch.download()) for batch in batches]
         target, new_state = stage_folder(run, "policies", iteration + 1), stage_folder(run, "states", iteration + 1)
         tables, before = [read_batch(folder) for folder in folders], Path(policy.download())
-        rows = take(tables, window.group_ids)
-        with console.bar(f"training policy {iteration + 1}", "steps") as watch:
+        rows = gather(tables, training_batch.group_ids)
+        with console.bar(f"training policy {iteration + 1}", "steps") as progress:
             metrics = next_policy(
                 rows,
                 before,
@@ -189,7 +189,7 @@ def train(
                 iterations=iterations,
                 target=target,
                 target_state=new_state,
-                watch=watch,
+                progress=progress,
             )
         if is_first():
             sampled = read_metrics(folders[-1])
@@ -200,12 +200,12 @@ def train(
             passed = config.training.epochs * len(rows["token_ids"].combine_chunks().flatten())
             metrics |= {
                 "train/tokens_per_s": passed / metrics["time/train_s"],
-                **window.metrics,
+                **training_batch.metrics,
                 **peak_memory("train"),
             }
             carry_on(before, target, tables[-1], {**sampled, **metrics}, iteration)
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
-            record_training(run, target, source_of(policy), trained_on, window.group_ids)
+            record_training(run, target, source_of(policy), trained_on, training_batch.group_ids)
             write_metrics(run, target, metrics, step=iteration, sources=[folders[-1], before])
             show_iteration(run, iterations, iteration + 1, {**sampled, **metrics}, metrics["time/iteration_s"])
         leave()

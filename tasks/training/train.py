@@ -15,22 +15,22 @@ import pyarrow.csv as pa_csv
 import torch
 
 from tasks.config import AlgorithmConfig, GrpoConfig, TrainingConfig
-from tasks.policy.checkpoint import read_info, seal
+from tasks.policy.checkpoint import read_manifest, write_manifest
+from tasks.progress import ProgressCallback, no_progress
 from tasks.training.checks import batch_names, check_fits, mismatch, trainable
 from tasks.training.losses.catalog import LOSSES
-from tasks.training.losses.correction import correction_weights
+from tasks.training.losses.correction import importance_weights
 from tasks.training.losses.tokens import SampledTokens, Totals
-from tasks.training.packing import Ragged, by_prompt, flat
-from tasks.training.ranks import is_first, written_by_all
+from tasks.training.packing import FlatSamples, by_prompt, flat
+from tasks.training.ranks import atomic_directory_of_ranks, is_first
 from tasks.training.rows import Rows
 from tasks.training.trainer import Loss, Trainer, for_scoring, resume, retire
-from tasks.watching import Watch, nobody
 
 STEPS = "_steps.csv"  # beside the weights: what every optimizer step measured
 
 
 def next_policy(
-    window: pa.Table,
+    training_batch: pa.Table,
     policy: Path,
     sampler: Path,
     state: Path | None,
@@ -41,15 +41,15 @@ def next_policy(
     iterations: int,
     target: Path,
     target_state: Path,
-    watch: Watch = nobody,
+    progress: ProgressCallback = no_progress,
 ) -> dict[str, float]:
-    """Train `policy` on `window`; write the next version to `target` and the trainer's state to `target_state`.
+    """Train `policy` on `training_batch`; write the next version to `target` and the trainer's state to `target_state`.
 
     `sampler` is the policy that sampled the newest batch: `policy` itself, or with lag 1 an older one. `state` is what
-    the stage before left, None for the first. Nothing is written when the training fails. `watch` is told of the
+    the stage before left, None for the first. Nothing is written when the training fails. `progress` is told of the
     optimizer steps. All ranks call it; what they return is the same, but for the seconds.
     """
-    info, temperature = read_info(policy), config.rollout.temperature
+    info, temperature = read_manifest(policy), config.rollout.temperature
     trainer = resume(
         policy,
         state,
@@ -59,37 +59,39 @@ def next_policy(
         temperature=temperature,
         iterations=iterations,
     )
-    sampled_by, scorer = read_info(sampler), trainer
+    sampled_by, scorer = read_manifest(sampler), trainer
     if sampled_by.digest != info.digest:
         scorer = Trainer(sampler, for_scoring(config.training), temperature=temperature, schedule_steps=1)
     started = time.perf_counter()
-    check_fits(window, config.training.seq_len)
-    metrics = mismatch(scorer, window, config.algorithm, policy_version=sampled_by.version)
+    check_fits(training_batch, config.training.seq_len)
+    metrics = mismatch(scorer, training_batch, config.algorithm, policy_version=sampled_by.version)
     del scorer
-    found, steps = train_on(window, trainer, config.algorithm, policy_version=info.version, seed=seed, watch=watch)
+    found, steps = train_on(
+        training_batch, trainer, config.algorithm, policy_version=info.version, seed=seed, progress=progress
+    )
     metrics |= {**found, "time/train_s": time.perf_counter() - started}
-    with written_by_all(target_state) as folder:
+    with atomic_directory_of_ranks(target_state) as folder:
         trainer.save_state(folder)
-    with written_by_all(target) as folder:
+    with atomic_directory_of_ranks(target) as folder:
         trainer.export(policy, folder)
         if is_first():
             if steps:
                 pa_csv.write_csv(pa.Table.from_pylist(steps), folder / STEPS)
-            sealed = seal(folder, info.version + 1, info.digest)
+            sealed = write_manifest(folder, info.version + 1, info.digest)
             retire(trainer, run_token, sealed.digest)
     return metrics
 
 
 def train_on(
-    window: pa.Table,
+    training_batch: pa.Table,
     trainer: Trainer,
     algorithm: AlgorithmConfig,
     *,
     policy_version: int,
     seed: int,
-    watch: Watch = nobody,
+    progress: ProgressCallback = no_progress,
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Take `epochs` passes over the trajectories of `window` in minibatches.
+    """Take `epochs` passes over the trajectories of `training_batch` in minibatches.
 
     Returns metrics, means over the optimizer steps (maxima for names that end in `_max`), and what each step measured.
     A sampled token without a finite log-probability of the generator is not trained on, and counted.
@@ -97,13 +99,13 @@ def train_on(
     Raises ValueError for a window in which no token has one, and FloatingPointError for a loss or gradient that is not
     finite; both name policy version and batch, and no weights have been written.
     """
-    config, (data, dropped) = trainer.config, trainable(window)
-    if dropped and not data.action_mask_N.any():
+    config, (data, dropped) = trainer.config, trainable(training_batch)
+    if dropped and not data.loss_mask_N.any():
         raise ValueError(
-            f"no sampled token of {batch_names(window)} for policy version {policy_version} has a log-probability of "
+            f"no sampled token of {batch_names(training_batch)} for policy version {policy_version} has a log-probability of "
             f"the generator that is finite; allowed: finite numbers."
         )
-    loss = window_loss(window, data, trainer, algorithm)
+    loss = batch_loss(training_batch, data, trainer, algorithm)
     steps: list[dict[str, float]] = []
     planned = list(minibatches(data, config, seed=seed, policy_version=policy_version))
     for epoch, number, members in planned:
@@ -112,12 +114,12 @@ def train_on(
         except FloatingPointError as error:
             raise FloatingPointError(
                 f"training of policy version {policy_version} stopped in epoch {epoch}, minibatch {number} of "
-                f"{batch_names(window.take(members))}: {error}"
+                f"{batch_names(training_batch.take(members))}: {error}"
             ) from None
         square = result.pop("ratio_square")
         result["ess_share"] = result["ratio_mean"] ** 2 / square if square else math.nan
         steps.append({"epoch": epoch, "minibatch": number, "learning_rate": trainer.learning_rate, **result})
-        watch(len(steps), len(planned), f"loss {result['loss']:+.4f}")
+        progress(len(steps), len(planned), f"loss {result['loss']:+.4f}")
     measured: dict[str, list[float]] = defaultdict(list)
     for step in steps:
         for name, value in step.items():
@@ -136,7 +138,7 @@ def train_on(
 
 
 def minibatches(
-    data: Ragged, config: TrainingConfig, *, seed: int, policy_version: int
+    data: FlatSamples, config: TrainingConfig, *, seed: int, policy_version: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
     """(epoch, number, samples of one optimizer step): each trajectory with a token to train on once an epoch, whole.
 
@@ -156,25 +158,25 @@ def minibatches(
             yield epoch, number, np.array([r for t in trajectories.tolist() for r in samples[t]])
 
 
-def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: AlgorithmConfig) -> Loss:
-    """The algorithm's loss on rows of `window`, whose sampled tokens are those of `data`.
+def batch_loss(training_batch: pa.Table, data: FlatSamples, trainer: Trainer, algorithm: AlgorithmConfig) -> Loss:
+    """The algorithm's loss on rows of `training_batch`, whose sampled tokens are those of `data`.
 
-    With `correction` the trainer first scores the whole window: these log-probabilities, from before the first
+    With `importance_sampling` the trainer first scores the whole window: these log-probabilities, from before the first
     step, are what the ratio divides by.
     """
-    old_N = generator_N = flat(window, "logprobs")
+    old_N = generator_N = flat(training_batch, "logprobs")
     weights_N, changed_N = np.ones_like(generator_N), np.zeros_like(generator_N)
-    if algorithm.correction != "none":
-        old_N, source = trainer.score(data), np.flatnonzero(data.action_mask_N)
+    if algorithm.importance_sampling != "none":
+        old_N, source = trainer.score(data), np.flatnonzero(data.loss_mask_N)
         trajectory_N = np.repeat(data.trajectory_R, data.lengths_R)
-        weights_N[source], changed_N[source] = correction_weights(
+        weights_N[source], changed_N[source] = importance_weights(
             torch.from_numpy(old_N[source]),
             torch.from_numpy(generator_N[source]),
             torch.from_numpy(trajectory_N[source]),
             algorithm,
         )
-    reference_N = flat(window, "reference_logprobs") if algorithm.kl_coefficient else None
-    advantages_R, tokens_R = window["advantage"].to_numpy(), data.trajectory_sampled_R.astype(np.float32)
+    reference_N = flat(training_batch, "reference_logprobs") if algorithm.kl_coefficient else None
+    advantages_R, tokens_R = training_batch["advantage"].to_numpy(), data.trajectory_sampled_R.astype(np.float32)
     assert reference_N is None or len(reference_N) == len(generator_N), "a group to train on was not scored"
 
     def loss(
@@ -185,7 +187,7 @@ def window_loss(window: pa.Table, data: Ragged, trainer: Trainer, algorithm: Alg
 
         generator_K, old_K = on_device(generator_N[rows.source_K]), on_device(old_N[rows.source_K])
         weights_K, corrected = on_device(weights_N[rows.source_K]), {}
-        if algorithm.correction != "none":
+        if algorithm.importance_sampling != "none":
             changed_K = on_device(changed_N[rows.source_K])
             corrected = {"weight_mean": weights_K.sum(), "weight_capped_share": changed_K.sum()}
         tokens = SampledTokens(

@@ -18,10 +18,10 @@ from torch.distributed.tensor import DTensor
 
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy import machine
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.training.losses.tokens import Totals
 from tasks.training.model import build_model
-from tasks.training.packing import Ragged, plan_rows
+from tasks.training.packing import FlatSamples, plan_rows
 from tasks.training.rows import Rows, build_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils, row_multiple
 from tasks.training.weights import export_weights
@@ -134,11 +134,11 @@ class Trainer:
         logprobs_K, entropy_K = (own_K2 + (all_K2 - own_K2.detach())).unbind(-1)  # a gradient only for its own
         return logprobs_K, entropy_K
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+    def plan(self, data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
         """Which samples share a row."""
         return plan_rows(data, members, self.config.seq_len, share_prefixes=self.config.share_prefixes)
 
-    def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
+    def _parts(self, data: FlatSamples, members: Sequence[int], rows_a_part: int) -> list[Rows]:
         """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank.
 
         The ranks of one group, those that share layers or rows, follow each other, and get the same.
@@ -152,7 +152,7 @@ class Trainer:
         return [build_rows(data, part, share_prefixes=shared, multiple=multiple) for part in parts]
 
     @torch.no_grad()
-    def score(self, data: Ragged) -> np.ndarray:
+    def score(self, data: FlatSamples) -> np.ndarray:
         """Log-probability of each sampled token under the present weights: float32 [N], 0 where the mask is false."""
         scores_N = torch.zeros(len(data.token_ids_N))
         for rows in self._parts(data, range(len(data)), self.config.score_rows):
@@ -163,7 +163,7 @@ class Trainer:
             dist.all_reduce(scores_N)
         return scores_N.numpy()
 
-    def step(self, data: Ragged, members: Sequence[int], loss: Loss) -> dict[str, float]:
+    def step(self, data: FlatSamples, members: Sequence[int], loss: Loss) -> dict[str, float]:
         """One optimizer step on the samples `members`, all those of some trajectories.
 
         `loss` is asked once a forward pass. Returns means over the sampled tokens of the whole step (maxima for keys
@@ -235,7 +235,7 @@ _scorers: dict[str, Trainer] = {}
 def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> Trainer:
     """A model that only scores, kept warm: the frozen reference is the same for all of a run."""
     config = for_scoring(config.on_one_rank())
-    key = f"{read_info(policy).digest} {temperature} {config.to_json()}"
+    key = f"{read_manifest(policy).digest} {temperature} {config.to_json()}"
     if key not in _scorers:
         _scorers.clear()
         machine.check_trainer(policy, config, scores_only=True)
@@ -261,7 +261,7 @@ def resume(
     All weights then come from the state: it holds them in float32 and with LoRA apart from their adapters, `policy` in
     its own precision and merged. The trainer leaves the shelf: one whose stage fails half-way is never used again.
     """
-    key = f"{run_token} {read_info(policy).digest}"
+    key = f"{run_token} {read_manifest(policy).digest}"
     warm = _resting.pop(key, None)
     _resting.clear()
     if warm is not None and state is not None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.advantage.advantages import add_advantages, decided, group_advantages
+from tasks.advantage.advantages import add_advantages, group_advantages, has_reward_variance
 from tasks.config import ADVANTAGES
 
 
@@ -16,7 +16,7 @@ from tasks.config import ADVANTAGES
 @pytest.mark.parametrize("size", [2, 3, 7, 8])
 def test_equal_rewards_have_advantages_of_exactly_zero(reward: float, size: int) -> None:
     assert group_advantages(np.array([reward] * size), ["a"] * size).tolist() == [0.0] * size
-    assert not decided(np.array([reward] * size), ["a"] * size).any()
+    assert not has_reward_variance(np.array([reward] * size), ["a"] * size).any()
 
 
 @pytest.mark.parametrize("kind", ADVANTAGES)
@@ -29,8 +29,13 @@ def test_a_rounding_is_no_difference(kind: str, last: float) -> None:
 
 
 def test_small_rewards_may_differ_all_the_same() -> None:
-    assert group_advantages(np.array([1e-9, 3e-9]), ["a"] * 2, "standardised").tolist() == [-1, 1]
-    assert decided(np.array([0.0, 1e-9, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [True, True, False, False]
+    assert group_advantages(np.array([1e-9, 3e-9]), ["a"] * 2, "mean_std").tolist() == [-1, 1]
+    assert has_reward_variance(np.array([0.0, 1e-9, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_group_by_hand() -> None:
@@ -42,7 +47,7 @@ def test_a_group_by_hand() -> None:
     ("kind", "wanted"),
     [
         # mean 0.25; deviations 0.75, 0.75, -0.25, -1.25, their mean square (9 + 9 + 1 + 25) / 16 / 4 = 0.6875
-        ("standardised", np.array([0.75, 0.75, -0.25, -1.25]) / np.sqrt(0.6875)),
+        ("mean_std", np.array([0.75, 0.75, -0.25, -1.25]) / np.sqrt(0.6875)),
         # against the mean of the other three: 1 - 0, 1 - 0, 0 - 1/3, -1 - 2/3
         ("leave_one_out", [1, 1, -1 / 3, -5 / 3]),
     ],
@@ -60,7 +65,7 @@ def test_a_dropped_trajectory_counts_nowhere(kind: str) -> None:
     assert advantages.tolist()[:3] == [advantages[0], 0.0, -advantages[0]]
     assert advantages[0] == {"leave_one_out": 2.0}.get(kind, 1.0)  # as a group of two; with the 0 it would be another
     assert advantages.tolist()[3:] == [0, 0]  # what is left of the other is a group of one
-    assert decided(rewards, groups).tolist() == [True, True, True, False, False]
+    assert has_reward_variance(rewards, groups).tolist() == [True, True, True, False, False]
 
 
 def test_turns_do_not_weigh() -> None:
@@ -84,8 +89,8 @@ def test_turns_do_not_weigh() -> None:
     [
         # Rewards 1, 0, -1, -1 of four trajectories, the first in three samples: their mean is -0.25, with the first
         # counted three times it would be 1 / 6. Deviations 1.25, 0.25, -0.75, -0.75; mean square 2.75 / 4 = 0.6875.
-        ("centred", np.array([1.25, 0.25, -0.75, -0.75])),
-        ("standardised", np.array([1.25, 0.25, -0.75, -0.75]) / np.sqrt(0.6875)),
+        ("mean", np.array([1.25, 0.25, -0.75, -0.75])),
+        ("mean_std", np.array([1.25, 0.25, -0.75, -0.75]) / np.sqrt(0.6875)),
         ("leave_one_out", np.array([1.25, 0.25, -0.75, -0.75]) * 4 / 3),
     ],
 )
@@ -112,7 +117,7 @@ def test_a_lone_trajectory_in_two_samples_is_still_a_group_of_one() -> None:
 def test_groups_may_lie_mixed_up() -> None:
     rewards, groups = np.array([1.0, 0, -1, 1, 5, 5]), ["b", "a", "b", "a", "c", "c"]
     assert group_advantages(rewards, groups).tolist() == [1, -0.5, -1, 0.5, 0, 0]
-    assert decided(rewards, groups).tolist() == [True, True, True, True, False, False]
+    assert has_reward_variance(rewards, groups).tolist() == [True, True, True, True, False, False]
 
 
 def test_a_group_of_one_is_refused() -> None:
@@ -145,11 +150,11 @@ def test_advantages_add_up_to_zero_and_keep_the_order_of_the_rewards(
         mine = np.array(ids) == f"{g}"
         assert abs(advantages[mine].sum()) < 1e-4
         differs = max(members) - min(members) > 1e-6 * max(map(abs, members))
-        assert decided(rewards, ids)[mine].all() == differs
+        assert has_reward_variance(rewards, ids)[mine].all() == differs
         if not differs:
             assert not advantages[mine].any()
             continue
         of = rewards[mine]
-        scale = {"standardised": of.std(), "leave_one_out": (len(of) - 1) / len(of)}.get(kind, 1.0)
+        scale = {"mean_std": of.std(), "leave_one_out": (len(of) - 1) / len(of)}.get(kind, 1.0)
         differences = np.subtract.outer(advantages[mine], advantages[mine])
         assert np.allclose(differences, np.subtract.outer(of, of) / scale, rtol=1e-4, atol=1e-5)

@@ -27,16 +27,16 @@ from rich.progress import track
 from rich.table import Table
 
 from tasks.advantage.advantages import add_advantages
-from tasks.buffer.window import select_groups, take
+from tasks.buffer.selection import gather, select_groups
 from tasks.config import GrpoConfig
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
 from tasks.rollout.rollout import sample_batch
 from tasks.training.checks import trainable
 from tasks.training.cold_start import tiny_policy
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.rows import Rows, build_rows
-from tasks.training.train import window_loss
+from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer
 
 ROUNDS = 8
@@ -46,14 +46,14 @@ STEPS = 8  # optimizer steps a round
 class Padded(Trainer):
     """A trajectory a row, all of an optimizer step in one forward pass, which pads them to the longest."""
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+    def plan(self, data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
         return [[r] for r in members]
 
 
 class PaddedToSeqLen(Padded):
     """The same with rows of seq_len, whatever is in them."""
 
-    def _parts(self, data: Ragged, members: Sequence[int], rows_a_part: int) -> list[Rows]:
+    def _parts(self, data: FlatSamples, members: Sequence[int], rows_a_part: int) -> list[Rows]:
         parts = [self.plan(data, members)[i : i + rows_a_part] for i in range(0, len(members), rows_a_part)]
         return [build_rows(data, part, length=self.config.seq_len) for part in parts]
 
@@ -65,14 +65,14 @@ def blackjack_window(config: GrpoConfig) -> tuple[pa.Table, Path]:
     batch, _ = score_batch(batch, policy, config.training, config.rollout)
     batch, _ = add_advantages(batch)
     chosen = select_groups([batch], config.buffer, wanted=config.rollout.groups, uses={}, policy_version=0, seed=0)
-    return take([batch], chosen.group_ids), policy
+    return gather([batch], chosen.group_ids), policy
 
 
 def compare(config: GrpoConfig) -> None:
     """Print how fast each layout trains on whole groups of `config.rollout.group_size`."""
     minibatch = config.training.minibatch_size
-    window, policy = blackjack_window(config)
-    data, _ = trainable(window)
+    training_batch, policy = blackjack_window(config)
+    data, _ = trainable(training_batch)
     steps = np.array_split(np.arange(len(data)), round(len(data) / minibatch))[:STEPS]
     tokens = sum(int(data.lengths_R[members].sum()) for members in steps)
 
@@ -88,7 +88,7 @@ def compare(config: GrpoConfig) -> None:
         seconds[name] = []
     for number in track(range(ROUNDS + 1), "rounds"):
         for name, trainer in trainers.items():
-            loss = window_loss(window, data, trainer, config.algorithm)
+            loss = batch_loss(training_batch, data, trainer, config.algorithm)
             started = time.perf_counter()
             for members in steps:
                 trainer.step(data, members.tolist(), loss)

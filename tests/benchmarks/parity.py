@@ -29,7 +29,7 @@ from checkpoints import (
 )
 from tasks.config import GrpoConfig
 from tasks.folders import use_scratch_folder
-from tasks.policy.checkpoint import seal
+from tasks.policy.checkpoint import write_manifest
 from tasks.policy.gguf import find_gguf, import_gguf
 from tasks.rollout.engine import open_engine
 from tasks.training.cold_start import tiny_policy
@@ -56,7 +56,7 @@ def checkpoints(folder: Path) -> Iterator[tuple[str, Path]]:
         yield shape["model_type"], make_checkpoint(template, folder / name, shape)
     file = find_gguf(PRETRAINED)
     import_gguf(file, folder / PRETRAINED, "float32")
-    seal(folder / PRETRAINED, version=0, parent="")
+    write_manifest(folder / PRETRAINED, version=0, parent="")
     yield f"llama ({file.name.partition('.')[0]})", folder / PRETRAINED
 
 

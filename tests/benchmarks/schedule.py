@@ -48,7 +48,7 @@ UNMEASURED = 1.0  # seconds that a stage works which the run does not measure: p
 READ = {"policy": "policy", "reference": "policy", "sampler": "policy", "state": "state"} | dict.fromkeys(
     ("batch", "batches", "shards"), "batch"
 )
-WRITTEN = {"first_policy": ("policy",), "train": ("policy", "state")} | dict.fromkeys(
+WRITTEN = {"initial_policy": ("policy",), "train": ("policy", "state")} | dict.fromkeys(
     ("rollout", "rollout_shard", "join_rollout", "score_reference", "compute_advantages"), ("batch",)
 )
 
@@ -64,7 +64,7 @@ class Measured:
     later: dict[str, float]
     sizes: dict[str, float]
     seconds: float
-    decided: float
+    has_reward_variance: float
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def measured(folder: Path) -> Measured:
             for kind, of in {"policy": "policies", "state": "states", "batch": "trajectories"}.items()
         },
         seconds=summary["seconds"],
-        decided=last["rollout/groups_kept"] / last["rollout/groups"],
+        has_reward_variance=last["rollout/groups_with_variance"] / last["rollout/groups"],
     )
 
 
@@ -113,7 +113,7 @@ def graph(inputs: Mapping[str, object], *, iterations: int, lag: int, workers: i
     return unrolled(grpo, {**inputs, "config": config, "iterations": iterations, "lag": lag})
 
 
-def parts_of_workers(rollout: RolloutConfig, decided: float, draws: int = 1000) -> list[float]:
+def parts_of_workers(rollout: RolloutConfig, has_reward_variance: float, draws: int = 1000) -> list[float]:
     """What each of `rollout.workers` plays of what one alone would, the fewest first: means over draws.
 
     Each looks for its share of decided groups and a few more, in waves as large as the groups before let expect, and
@@ -125,7 +125,7 @@ def parts_of_workers(rollout: RolloutConfig, decided: float, draws: int = 1000) 
         groups = kept = 0
         while more := groups_to_play(groups, kept, settings):
             groups += more
-            kept += draw.binomial(more, decided)
+            kept += draw.binomial(more, has_reward_variance)
         return groups
 
     most = rollout.max_groups // workers
@@ -150,7 +150,7 @@ def on_a_cluster(times: Measured, start: Mapping[str, float], bytes_per_s: float
 
     @cache
     def parts(workers: int) -> list[float]:
-        return parts_of_workers(replace(rollout, workers=workers), times.decided)
+        return parts_of_workers(replace(rollout, workers=workers), times.has_reward_variance)
 
     def cost(node: Node) -> Cost:
         stage, share = node.stage, node.share
@@ -191,7 +191,7 @@ def draw(panels: Mapping[str, Sequence[Placed]], path: Path) -> None:
     """A bar a node, a row a pod; pale while the pod starts."""
     from matplotlib.patches import Patch
 
-    stages = ("rollout_shard", "train", "score_reference", "evaluate", "first_policy", "join_rollout")
+    stages = ("rollout_shard", "train", "score_reference", "evaluate", "initial_policy", "join_rollout")
     colours = dict(zip(stages, LIGHT.palette, strict=False))
     rows = [sorted({(p.node.role, p.pod) for p in placed}, reverse=True) for placed in panels.values()]
     with figure_of((14, 2 + 0.3 * sum(map(len, rows))), "The training on a cluster", LIGHT) as figure:
@@ -226,7 +226,7 @@ def assumptions(
     yield f"inputs and results move at {mb_per_s:g} MB/s; in MB: {sizes}"
     yield f"pods at once: {listed(pods, 'g')}, and one for each further worker of a rollout; of other roles any number"
     rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
-    found = {w: parts_of_workers(replace(rollout, workers=w), times.decided) for w in workers if w > 1}
+    found = {w: parts_of_workers(replace(rollout, workers=w), times.has_reward_variance) for w in workers if w > 1}
     parts = ", ".join(f"{part[-1]:.1%} with {w}, all together {sum(part):.1%}" for w, part in found.items())
     yield f"a group is decided with probability {times.decided:.2f}; so the slowest worker plays of a rollout: {parts}"
     yield "a worker takes as long as it plays; nothing fails, is repeated or found in the cache"
@@ -273,7 +273,9 @@ def main(console: Console) -> None:
         times,
         later={**times.later, **given.seconds},
         sizes={**times.sizes, **{kind: 1e6 * size for kind, size in given.mb.items()}},
-        decided=times.decided if given.decided is None else given.decided,
+        has_reward_variance=times.has_reward_variance
+        if given.has_reward_variance is None
+        else given.has_reward_variance,
     )
     if given.config:
         times = replace(times, inputs={**times.inputs, "config": yaml.safe_load(given.config.read_text())})

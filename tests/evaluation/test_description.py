@@ -7,8 +7,8 @@ from tasks.config import AlgorithmConfig, GrpoConfig, LoraConfig, RolloutConfig,
 from tasks.evaluation.description import command, description
 from tasks.evaluation.evaluate import Evaluation
 from tasks.evaluation.page import Origin
-from tasks.policy.checkpoint import PolicyInfo
-from tasks.run.prepare import _flat
+from tasks.policy.checkpoint import Manifest
+from tasks.run.create import _flat
 
 RUN = Run("monday", "6f9c", 3, "blackjack", "", "4be1", "sqlite:///mlflow.db", policy="tiny")
 PLAYER = {"expected_reward": -0.0361, "win_rate": 0.436, "push_rate": 0.092, "loss_rate": 0.472}
@@ -33,7 +33,7 @@ AFTER = Evaluation(
     players={"optimum": PLAYER},
 )
 EVALUATIONS = [replace(AFTER, policy_version=0, expected_reward=-0.806), AFTER]
-POLICY = PolicyInfo(2, "5f0c" * 16, "b2a1" * 16)
+POLICY = Manifest(2, "5f0c" * 16, "b2a1" * 16)
 INPUTS = {"run_name": "monday", "policy": "models:/m@champion", "environment": "blackjack", "environment_url": ""}
 SET = GrpoConfig(
     rollout=RolloutConfig(thinking=True, max_tokens=16, max_turns=8),

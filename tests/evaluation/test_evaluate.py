@@ -125,7 +125,7 @@ def test_an_example_of_each_outcome_is_kept(tiny_policy: Path, newborn_policy: P
 def test_the_same_seed_gives_the_same_numbers(tiny_policy: Path) -> None:
     found = evaluated(tiny_policy)
     assert evaluated(tiny_policy) == found
-    assert evaluated(tiny_policy, RolloutConfig(concurrent_games=40)) == found  # however many play at once
+    assert evaluated(tiny_policy, RolloutConfig(concurrent_episodes=40)) == found  # however many play at once
     assert evaluated(tiny_policy, seed=1).players != found.players
 
 

@@ -11,7 +11,7 @@ import pytest
 from tasks.config import Run
 from tasks.evaluation.evaluate import Evaluation, Example
 from tasks.evaluation.page import Origin, Picture, evaluation_page, framed, report_page
-from tasks.policy.checkpoint import PolicyInfo
+from tasks.policy.checkpoint import Manifest
 
 VOID = {"meta", "img", "source", "br", "hr", "link", "input"}
 PNG = b"\x89PNG\r\n\x1a\n of the test"
@@ -95,7 +95,7 @@ class Page(HTMLParser):
 
 def page(origin: Origin | None = ORIGIN) -> str:
     pictures = [Picture("What it learned.", PNG, PNG + b", dark")]
-    policy = PolicyInfo(2, "5f0c" * 16, "b2a1" * 16)
+    policy = Manifest(2, "5f0c" * 16, "b2a1" * 16)
     return report_page(RUN, [BEFORE, AFTER], [0, 2500], pictures, policy, origin, 1_796_014_666.0)
 
 

@@ -33,17 +33,17 @@ ROLLOUT = ("rollout", "8", "64Gi", "60Gi", "1", A100, "16Gi", 3, 7200, True)
 TRAINING = ("training", "8", "96Gi", "200Gi", "1", A100, "16Gi", 3, 14400, False)
 CACHED = {
     "tasks.advantage.task.compute_advantages": CPU,
-    "tasks.buffer.task.select_window": CPU,
+    "tasks.buffer.task.select_training_batch": CPU,
     "tasks.evaluation.task.compare_in_run": ROLLOUT,
     "tasks.evaluation.task.evaluate": ROLLOUT,
-    "tasks.policy.task.first_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 3600, False),
+    "tasks.policy.task.initial_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 3600, False),
     "tasks.reference.task.score_reference": TRAINING,
     "tasks.rollout.task.join_rollout": ROLLOUT,
     "tasks.rollout.task.rollout": ROLLOUT,
     "tasks.rollout.task.rollout_shard": ROLLOUT,
     "tasks.training.task.train": TRAINING,
 }
-PREPARATION = ["tasks.run.task.prepare", "tasks.policy.task.first_policy", "workflows.grpo.iterate"]
+PREPARATION = ["tasks.run.task.create_run", "tasks.policy.task.initial_policy", "workflows.grpo.iterate"]
 NEVER_CACHED = {
     "tasks.evaluation.task.compare_once": ROLLOUT,
     "tasks.evaluation.task.evaluate_once": ROLLOUT,
@@ -53,7 +53,7 @@ NEVER_CACHED = {
     "tasks.promotion.task.decide_promotion": CPU,
     "tasks.promotion.task.demote_champion": CPU,
     "tasks.promotion.task.promote_version": CPU,
-    "tasks.run.task.prepare": CPU,
+    "tasks.run.task.create_run": CPU,
     "tasks.run.task.retire": CPU,
     "workflows.grpo.iterate": ("cpu", "1", "2Gi", "5Gi", "", "", "", 3, 0, False),
 }

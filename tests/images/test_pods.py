@@ -61,8 +61,8 @@ Path("run").write_text(run.to_json())
     (
         "training",
         """
-from tasks.policy.task import first_policy
-first_policy.task_function(run=run, config=config)
+from tasks.policy.task import initial_policy
+initial_policy.task_function(run=run, config=config)
 """,
     ),
     (
@@ -81,10 +81,10 @@ evaluate.task_function(run=run, config=config, policy=folder("policies/00000"), 
         "cpu",
         """
 from tasks.advantage.task import compute_advantages
-from tasks.buffer.task import select_window
+from tasks.buffer.task import select_training_batch
 batch = compute_advantages.task_function(run=run, config=config, batch=folder("rollouts/00000"), iteration=0)
 inputs = {"run": run, "config": config, "batches": [batch]}
-window = select_window.task_function(**inputs, before=Window(), policy_version=0)
+window = select_training_batch.task_function(**inputs, before=Window(), policy_version=0)
 assert window.group_ids
 Path("window").write_text(window.to_json())
 """,

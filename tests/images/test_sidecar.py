@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from packages import NAMES, Templates, compiled, environment, package
 from tasks.environments import sidecar
 from tasks.resources import ROLES, read_roles
-from tasks.run.prepare import check_task
+from tasks.run.create import check_task
 
 ROOT = Path(__file__).parents[2]
 WITH = '{"rollout": {"sidecar": true}}'

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tasks.policy.architectures import check_head_size
-from tasks.policy.checkpoint import adopt, check_checkpoint, digest, read_info, seal
+from tasks.policy.checkpoint import check_checkpoint, digest, import_checkpoint, read_manifest, write_manifest
 from tasks.policy.vocabulary import tokens
-from tasks.run.prepare import check_task
+from tasks.run.create import check_task
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(
     assert check_checkpoint(policy)["model_type"] == "qwen3"
     spoil(policy)
     with pytest.raises(ValueError) as caught:
-        adopt(policy, tmp_path / "adopted")
+        import_checkpoint(policy, tmp_path / "adopted")
     sentence = str(caught.value)
     assert sentence.startswith(f'policy is "{policy}"{complaint}')
     assert '"tiny" or a directory with a Hugging Face checkpoint of qwen3 or qwen2 or llama' in sentence
@@ -89,7 +89,7 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(
 def test_weights_in_several_files_and_no_generation_config(policy: Path, tmp_path: Path) -> None:
     shard(policy)
     remove("generation_config.json")(policy)
-    adopt(policy, tmp_path / "adopted")
+    import_checkpoint(policy, tmp_path / "adopted")
     assert len(list((tmp_path / "adopted").glob("*.safetensors"))) == 3
 
 
@@ -106,7 +106,7 @@ def test_a_token_beyond_the_embeddings(policy: Path, tmp_path: Path) -> None:
     check_checkpoint(policy)
     add_token(policy, rows)
     with pytest.raises(ValueError) as caught:
-        adopt(policy, tmp_path / "adopted")
+        import_checkpoint(policy, tmp_path / "adopted")
     assert str(caught.value) == (
         f'policy is "{policy}", whose tokenizer has {rows + 1} tokens and whose config.json has vocab_size {rows}; '
         f"allowed: at most as many tokens as vocab_size."
@@ -288,7 +288,7 @@ def test_what_the_model_would_silently_leave_out_is_refused_by_name(
         check_checkpoint(policy)
         set_config(model_type=architecture, **{key: value})(policy)
         with pytest.raises(ValueError) as caught:
-            adopt(policy, tmp_path / "adopted")
+            import_checkpoint(policy, tmp_path / "adopted")
         assert str(caught.value) == sentence
         assert not (tmp_path / "adopted").exists()
 
@@ -338,35 +338,35 @@ def flip_a_bit_of_the_weights(folder: Path) -> None:
     ],
 )
 def test_weights_that_were_changed_are_found(policy: Path, spoil: Callable[[Path], None]) -> None:
-    assert read_info(policy).version == 0
+    assert read_manifest(policy).version == 0
     spoil(policy)
     with pytest.raises(ValueError, match=r"allowed: weights that fit its policy.json, these were changed\.$"):
-        read_info(policy)
+        read_manifest(policy)
 
 
 def test_a_directory_without_its_seal_is_unfinished(policy: Path) -> None:
     remove("policy.json")(policy)
     with pytest.raises(ValueError, match=r"allowed: a finished policy directory, this one has no policy.json\.$"):
-        read_info(policy)
+        read_manifest(policy)
 
 
 def test_a_seal_with_a_key_that_nobody_knows(policy: Path) -> None:
     (policy / "policy.json").write_text('{"version": 0, "digest": "d", "parent": "", "owner": "me"}')
     with pytest.raises(ValueError, match='unknown key "owner"; allowed: version, digest, parent'):
-        read_info(policy)
+        read_manifest(policy)
 
 
 def test_the_seal_remembers_version_and_parent(policy: Path) -> None:
-    info = seal(policy, version=7, parent="b2a1")
-    assert read_info(policy) == info
+    info = write_manifest(policy, version=7, parent="b2a1")
+    assert read_manifest(policy) == info
     assert (info.version, info.parent, info.digest) == (7, "b2a1", digest(policy))
 
 
 def test_adopting_copies_and_leaves_the_source_alone(policy: Path, tmp_path: Path) -> None:
-    seal(policy, version=7, parent="b2a1")
+    write_manifest(policy, version=7, parent="b2a1")
     before = {path.name: path.read_bytes() for path in policy.iterdir()}
     (policy / "_unsent.json").write_text("[]")  # what another run noted beside it is not of this one
-    info = adopt(policy, tmp_path / "run" / "policy-0")
+    info = import_checkpoint(policy, tmp_path / "run" / "policy-0")
     assert (info.version, info.parent) == (0, "")
     assert {path.name: path.read_bytes() for path in policy.iterdir()} == before | {"_unsent.json": b"[]"}
     adopted = {path.name: path.read_bytes() for path in (tmp_path / "run" / "policy-0").iterdir()}
@@ -386,14 +386,14 @@ def written_long_ago(folder: Path) -> Path:
 
 
 def read_bytes_of(path: Path) -> int:
-    """How many bytes of this process's reads a `read_info` takes, as the kernel counts them."""
+    """How many bytes of this process's reads a `read_manifest` takes, as the kernel counts them."""
 
     def so_far() -> int:
         lines = Path("/proc/self/io").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("rchar")).split()[1])
 
     before = so_far()
-    read_info(path)
+    read_manifest(path)
     return so_far() - before
 
 
@@ -407,10 +407,10 @@ def test_weights_are_read_once_in_a_process_and_again_when_they_change(policy: P
     flip_a_bit_of_the_weights(moved)
     os.utime(moved / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its time of change tells still
     with pytest.raises(ValueError, match="these were changed"):
-        read_info(moved)
+        read_manifest(moved)
 
 
 def test_weights_written_a_moment_ago_are_not_remembered(policy: Path) -> None:
     (policy / "model.safetensors").touch()
-    read_info(policy)
+    read_manifest(policy)
     assert read_bytes_of(policy) > (policy / "model.safetensors").stat().st_size

@@ -13,7 +13,7 @@ from checkpoints import by_transformers
 from tasks.config import TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.gguf import find_gguf
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_the_tokenizer_speaks_chatml(tokenizer: Any) -> None:
 def test_the_trainer_reads_a_real_model_as_transformers_does(smollm2: Path, tokenizer: Any) -> None:
     question, answer = (tokenizer.encode(text, add_special_tokens=False) for text in (QUESTION, ANSWER))
     tokens, first = np.array(question + answer), len(question)
-    data = Ragged(np.array([0, len(tokens)]), tokens, np.arange(len(tokens)) > 0)
+    data = FlatSamples(np.array([0, len(tokens)]), tokens, np.arange(len(tokens)) > 0)
     found = Trainer(smollm2, TrainingConfig(seq_len=64), temperature=1.0, schedule_steps=1).score(data)
     logits = by_transformers(smollm2, torch.from_numpy(tokens)[None])[0]
     theirs = torch.log_softmax(logits, -1)[:-1].gather(-1, torch.from_numpy(tokens)[1:, None])[:, 0].numpy()

@@ -15,22 +15,22 @@ from threading import Thread
 import pytest
 
 from checkpoints import make_checkpoint
-from tasks.policy.checkpoint import digest, read_info
+from tasks.policy.checkpoint import digest, read_manifest
 from tasks.policy.hub import is_hub_name
 
 ROOT = Path(__file__).parents[2]
 SHA = {"main": "0" * 40, "v1": "1" * 40}
 LOOK = """
 from tasks.config import GrpoConfig
-from tasks.run.prepare import check_inputs
+from tasks.run.create import check_inputs
 options = dict(run_name="", environment="blackjack", environment_url="", iterations=1, seed=0, lag=0)
 print(check_inputs(**options, policy={policy!r}, config=GrpoConfig())["model_type"])
 """
 FETCH = """
 from tasks.config import GrpoConfig, Run
-from tasks.policy.task import first_policy
+from tasks.policy.task import initial_policy
 run = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///mlflow.db", policy={policy!r})
-print(first_policy(run=run, config=GrpoConfig()).path)
+print(initial_policy(run=run, config=GrpoConfig()).path)
 """
 
 
@@ -147,7 +147,7 @@ def test_a_policy_from_the_hub_is_the_checkpoint_that_lies_there(hub: Hub, pytho
     done = python(engine_first + FETCH.format(policy="people/whole@v1"), hub.endpoint)
     folder = Path(done.stdout.split()[-1])
     assert folder == tmp_path / "runs" / "monday" / "policies" / "00000", done.stderr
-    assert read_info(folder).digest == digest(hub.repositories / "people" / "whole")
+    assert read_manifest(folder).digest == digest(hub.repositories / "people" / "whole")
     assert not (folder / "model.safetensors").is_symlink()
     assert sum(asked == "GET model.safetensors" for asked in hub.asked) == 1
     assert not any("bin" in asked or "original" in asked or "README" in asked for asked in hub.asked)
@@ -156,7 +156,7 @@ def test_a_policy_from_the_hub_is_the_checkpoint_that_lies_there(hub: Hub, pytho
     for settings in ({"HF_HUB_OFFLINE": "1"}, {}):  # a second time without a network, asked for or not
         done = python(again, hub.endpoint if settings else "http://127.0.0.1:9", **settings)
         assert done.returncode == 0, done.stderr
-        assert digest(Path(done.stdout.strip())) == read_info(folder).digest
+        assert digest(Path(done.stdout.strip())) == read_manifest(folder).digest
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tasks.policy.memory import (
     trained_parameters,
     training_role,
 )
-from tasks.run.prepare import check_memory
+from tasks.run.create import check_memory
 
 ROOT = Path(__file__).parents[2]
 KEYS = (
@@ -109,7 +109,7 @@ def test_bytes_of_a_trainer() -> None:
 
 
 def test_bytes_of_a_generator() -> None:
-    rollout = RolloutConfig(kv_cache_gib=3, concurrent_games=7, dtype="bfloat16")
+    rollout = RolloutConfig(kv_cache_gib=3, concurrent_episodes=7, dtype="bfloat16")
     found = generator_role(SMALL, rollout)
     assert found.resident == pytest.approx(HEAP * (428 + 40) * 2 + 3 * GIB)  # with a head of its own
     assert found.working == pytest.approx(6 * 7 * 10 * 4 + 4096 * (18 + 16) * 2)
@@ -199,7 +199,7 @@ def test_a_stage_that_opens_its_part_asks_for_that_alone(
     make_room(monkeypatch, tmp_path, GIB)
     scorer = trainer.open_scorer(tiny_policy, config, temperature=1.0)
     trained = trainer.resume(tiny_policy, None, config, **options)
-    trainer.retire(trained, "6f9c", trainer.read_info(tiny_policy).digest)
+    trainer.retire(trained, "6f9c", trainer.read_manifest(tiny_policy).digest)
     make_room(monkeypatch, tmp_path, 0)
     assert trainer.open_scorer(tiny_policy, config, temperature=1.0) is scorer  # warm: there is nothing to ask for
     assert trainer.resume(tiny_policy, tiny_policy, config, **options) is trained
@@ -261,7 +261,7 @@ from pathlib import Path
 import numpy as np
 from tasks.config import TrainingConfig
 from tasks.training.cold_start import imitation
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
 def memory(kind):
@@ -271,7 +271,7 @@ before, config = memory("VmRSS"), TrainingConfig.from_json(sys.argv[2])
 trainer = Trainer(Path(sys.argv[1]), config, temperature=1.0, schedule_steps=2)
 length, rows = config.seq_len, config.rows
 mask = np.tile(np.arange(length) >= length - 4, rows)
-data = Ragged(np.arange(rows + 1) * length, np.random.default_rng(0).integers(3, 300, rows * length), mask)
+data = FlatSamples(np.arange(rows + 1) * length, np.random.default_rng(0).integers(3, 300, rows * length), mask)
 for _ in range(2):  # the second has the optimizer's moments beside its activations
     trainer.step(data, range(rows), imitation)
 print(memory("VmHWM") - before)

@@ -8,9 +8,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tasks.policy import named
-from tasks.policy.checkpoint import read_info, seal
+from tasks.policy.checkpoint import read_manifest, write_manifest
 from tasks.policy.task import fetched
-from tasks.run.prepare import check_task, start_of
+from tasks.run.create import check_task, start_of
 from tasks.tracking import registry
 
 URI = "memory://bucket/policies/00032"
@@ -33,7 +33,7 @@ def put(folder: Path) -> MemoryFileSystem:
 
 
 def registered(uri: str, folder: Path, place: str) -> registry.Version:
-    made = registry.Candidate("m", place, read_info(folder).digest, "", {})
+    made = registry.Candidate("m", place, read_manifest(folder).digest, "", {})
     return registry.register(uri, made, lambda place: True)
 
 
@@ -45,7 +45,9 @@ def test_other_names_are_what_they_say(name: str) -> None:
 def test_a_version_is_the_directory_that_it_was_registered_with(store: str, tiny_policy: Path) -> None:
     registered(store, tiny_policy, str(tiny_policy))
     found = named.find("models:/m@challenger")
-    assert found == named.Source("models:/m@challenger", str(tiny_policy), "models:/m/1", read_info(tiny_policy).digest)
+    assert found == named.Source(
+        "models:/m@challenger", str(tiny_policy), "models:/m/1", read_manifest(tiny_policy).digest
+    )
 
 
 def test_a_version_whose_directory_went_or_changed_is_refused(store: str, tiny_policy: Path, tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_a_version_whose_directory_went_or_changed_is_refused(store: str, tiny_p
     registered(store, folder, str(folder))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "note": "another"}))
-    seal(folder, version=0, parent="")
+    write_manifest(folder, version=0, parent="")
     with pytest.raises(ValueError, match=rf'^policy is "models:/m/1", whose directory {folder} holds another policy'):
         named.find("models:/m/1")
     shutil.rmtree(folder)
@@ -70,7 +72,7 @@ def test_a_version_in_object_storage_is_looked_at_and_then_downloaded(store: str
     files = put(tiny_policy)
     registered(store, tiny_policy, URI)
     found = named.find("models:/m/1")
-    assert found.place == URI and found.digest == read_info(tiny_policy).digest
+    assert found.place == URI and found.digest == read_manifest(tiny_policy).digest
 
     folder, weights = named.look(URI, named.files_of)
     assert weights == ["model.safetensors"]
@@ -78,7 +80,7 @@ def test_a_version_in_object_storage_is_looked_at_and_then_downloaded(store: str
     known = check_task(policy=URI, environment="blackjack", environment_url="")
     assert known == json.loads((tiny_policy / "config.json").read_text())
 
-    assert read_info(fetched(URI)) == read_info(tiny_policy)
+    assert read_manifest(fetched(URI)) == read_manifest(tiny_policy)
     files.pipe_file(f"{URI}/model.safetensors", b"half of it")
     with pytest.raises(ValueError, match="allowed: weights that fit its policy"):
         fetched(URI)

@@ -10,10 +10,12 @@ from tasks.policy.chat import Chat
 from tasks.policy.tiny import make_tokenizer, make_weights
 from tasks.seeds import held_out_seeds
 from tasks.training.cold_start import make_tiny, scripted_conversations, tokenised
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
-SMALL = TinyPolicyConfig(hidden_size=64, layers=1, heads=2, cold_start_steps=5, cold_start_games=64, cold_start_batch=8)
+SMALL = TinyPolicyConfig(
+    hidden_size=64, layers=1, heads=2, cold_start_steps=5, cold_start_demonstrations=64, cold_start_batch=8
+)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -66,7 +68,7 @@ def test_the_cold_start_imitates_whole_conversations_but_their_first_token(tiny_
     for messages, first, last in zip(conversations, data.offsets_R, data.offsets_R[1:], strict=False):
         text = chat.tokenizer.decode(data.token_ids_N[first:last].tolist(), skip_special_tokens=False)
         assert text + "\n" == chat.tokenizer.apply_chat_template(messages, tokenize=False)
-        assert data.action_mask_N[first:last].tolist() == [False] + [True] * (last - first - 1)
+        assert data.loss_mask_N[first:last].tolist() == [False] + [True] * (last - first - 1)
     replies = [m["content"] for messages in conversations for m in messages if m["role"] == "assistant"]
     assert 0.3 < replies.count("HIT") / len(replies) < 0.7
     assert set(replies) == {"HIT", "STAND"}
@@ -76,7 +78,7 @@ def reply_probabilities(policy: Path, openings: list[list[int]], replies: list[l
     """Probability of each reply, with its end, after each opening: [openings, replies]."""
     whole = [opening + reply for opening in openings for reply in replies]
     mask = [[False] * len(o) + [True] * len(r) for o in openings for r in replies]
-    data = Ragged(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
+    data = FlatSamples(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
     scores = Trainer(policy, TrainingConfig(), temperature=1.0, schedule_steps=1).score(data)
     sums = np.add.reduceat(scores, data.offsets_R[:-1])
     return np.exp(sums).reshape(len(openings), len(replies))

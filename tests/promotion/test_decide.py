@@ -47,30 +47,30 @@ def number(run: Run) -> int:
 
 
 def test_what_is_surely_better_becomes_champion_and_what_is_not_does_not(run: Run) -> None:
-    def decided(digest: str, other: str, **decks: int):
+    def has_reward_variance(digest: str, other: str, **decks: int):
         version = registered(run.tracking_uri, digest)
         return decide(run, version, compared(digest, other, **decks))
 
     # The first one: mean 0.04, deviation 0.28, half-width 0.055.
-    refused = decided("bb", "aa", won=2, lost=0)
+    refused = has_reward_variance("bb", "aa", won=2, lost=0)
     assert not refused.promoted and number(run) == 0
     assert refused.why == (
         f"{MODEL} has no champion yet, version 2 is not surely better than what it was trained from: "
         "+0.0400 ±0.0552 a game on 100 decks (better on 2, worse on 0, the same on 98)"
     )
     # Mean 0.2, deviation 0.60, half-width 0.118.
-    first = decided("bb", "aa", won=10, lost=0)
+    first = has_reward_variance("bb", "aa", won=10, lost=0)
     assert first.promoted and number(run) == 2
     assert first.why.startswith(f"version 2 of {MODEL} is champion, the first one: +0.2000 ±0.118")
     # Mean 0.12, deviation 0.82, half-width 0.162: more decks won than lost, and no proof.
-    stays = decided("cc", "bb", won=12, lost=6)
+    stays = has_reward_variance("cc", "bb", won=12, lost=6)
     assert not stays.promoted and number(run) == 2
     assert stays.why.startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: +0.12")
-    worse = decided("cc", "bb", won=0, lost=10)
+    worse = has_reward_variance("cc", "bb", won=0, lost=10)
     assert not worse.promoted and number(run) == 2 and "-0.2000" in worse.why
-    second = decided("cc", "bb", won=20, lost=1)
+    second = has_reward_variance("cc", "bb", won=20, lost=1)
     assert second.promoted and number(run) == 3
-    assert decided("cc", "bb", won=20, lost=1) == second  # a stage that is repeated says the same
+    assert has_reward_variance("cc", "bb", won=20, lost=1) == second  # a stage that is repeated says the same
     assert (second.model, second.version, second.games, second.seed) == (MODEL, 3, 100, 5)
 
     tags = client(run.tracking_uri).get_model_version(MODEL, "3").tags

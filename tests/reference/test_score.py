@@ -9,7 +9,7 @@ import pytest
 from tasks.config import RolloutConfig, TrainingConfig
 from tasks.records import SAMPLE, Sample, to_table
 from tasks.reference.score import score_batch
-from tasks.training.packing import ragged
+from tasks.training.packing import flat_samples
 from tasks.training.trainer import Trainer
 
 
@@ -23,7 +23,7 @@ def batch(rewards: dict[str, list[float]]) -> pa.Table:
             policy_version=0,
             seed=0,
             token_ids=draw.integers(3, 300, 5 + i).tolist(),
-            action_mask=[False] * 3 + [True] * (2 + i),
+            loss_mask=[False] * 3 + [True] * (2 + i),
             logprobs=[0.0] * (5 + i),
             reward=reward,
             turns=1,
@@ -46,7 +46,7 @@ def test_only_groups_that_are_decided_are_scored(newborn_policy: Path, temperatu
     column = scored["reference_logprobs"].to_pylist()
     assert column[:3] == [None] * 3
     alone = Trainer(newborn_policy, TrainingConfig(), temperature=temperature, schedule_steps=1)
-    data = ragged(table.slice(3))
+    data = flat_samples(table.slice(3))
     expected = np.split(alone.score(data), data.offsets_R[1:-1])
     for values, wanted in zip(column[3:], expected, strict=True):
         assert values[:3] == [0, 0, 0] and max(values[3:]) < 0

@@ -126,7 +126,7 @@ class Execution:
         """Run the nodes of a WorkflowTemplate or a DynamicJobSpec, each as soon as those before it have ended."""
         nodes = {node.id: node for node in graph.nodes if node.id not in (INPUT, "end-node")}
         order = graphlib.TopologicalSorter({n.id: {*n.upstream_node_ids} - {INPUT, ""} for n in nodes.values()})
-        order.prepare()
+        order.create_run()
         results = {INPUT: given, "": given}
         running: dict[Future[LiteralMap], str] = {}
         with ThreadPoolExecutor(max(1, len(nodes))) as threads:

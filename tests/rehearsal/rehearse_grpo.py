@@ -17,7 +17,7 @@ from rehearsal.moments import busy, uploading, written
 from rehearsal.values import NOTHING, key_of, literal, uri_of
 from small import SMALL
 from tasks.config import GrpoConfig, RolloutConfig
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 
 OF_ONE_RUN = ("seconds", "mlflow_run_id", "policy")
 LOST = -9  # the status of a process that was killed
@@ -100,7 +100,7 @@ def same_as_here(
     last = max((d for d in cluster.done if d.task == "tasks.training.task.train"), key=number)
     assert there["policy"] == uri_of(last.outputs.literals["policy"])
     stages = {
-        "policies": [*made("first_policy"), *made("train", "policy")],
+        "policies": [*made("initial_policy"), *made("train", "policy")],
         "scored": made("score_reference"),
         "trajectories": made("compute_advantages"),
         "rollouts": made("rollout" if case.workers == 1 else "join_rollout"),
@@ -149,8 +149,8 @@ def test_lost_pods_change_nothing(
 ) -> None:
     case = Case(iterations=2)
     cluster.kills = {
-        "tasks.run.task.prepare": [written("run.json")],
-        "tasks.policy.task.first_policy": [written("policies/*"), uploading("model.safetensors", storage_folder)],
+        "tasks.run.task.create_run": [written("run.json")],
+        "tasks.policy.task.initial_policy": [written("policies/*"), uploading("model.safetensors", storage_folder)],
         "tasks.rollout.task.rollout": [busy(5), written("rollouts/*")],
         "tasks.advantage.task.compute_advantages": [written("trajectories/*")],
         "tasks.training.task.train": [written("states/*"), uploading("policy.json", storage_folder)],
@@ -163,7 +163,7 @@ def test_lost_pods_change_nothing(
         first = min((d for d in cluster.done if d.task == task), key=number)
         assert [attempt.status for attempt in first.attempts] == [LOST] * times + [0], task
     for task, sentence in (
-        ("tasks.policy.task.first_policy", "allowed: weights that fit its policy.json, these were changed."),
+        ("tasks.policy.task.initial_policy", "allowed: weights that fit its policy.json, these were changed."),
         ("tasks.training.task.train", "this one has no policy.json."),
     ):
         assert_half_uploaded_is_refused(cluster, task, sentence, tmp_path / task)
@@ -198,5 +198,5 @@ def assert_half_uploaded_is_refused(cluster: Cluster, task: str, sentence: str, 
     (beside,) = (key for key in cluster.storage.sizes(prefix) if key.endswith("/chat_template.jinja"))
     folder = cluster.storage.fetch(beside.rpartition("/")[0], scratch)
     with pytest.raises(ValueError) as refused:
-        read_info(folder)
+        read_manifest(folder)
     assert str(refused.value).endswith(sentence)

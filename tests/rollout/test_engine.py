@@ -9,7 +9,7 @@ import pytest
 from checkpoints import PROMPTS, SERVED, TRAINING, gap, make_checkpoint, sample, trained
 from tasks.config import RolloutConfig
 from tasks.policy.chat import open_chat
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.rollout.engine import open_engine
 from tasks.training.trainer import Trainer
 
@@ -34,7 +34,7 @@ def test_log_probabilities_are_the_trainers_before_and_after_an_update(
 def test_new_weights_go_into_the_warm_engine(tiny_policy: Path, newborn: Callable[[int], Path]) -> None:
     engine, other = open_engine(tiny_policy, CONFIG), newborn(5)
     assert open_engine(other, CONFIG) is engine
-    assert engine.digest == read_info(other).digest
+    assert engine.digest == read_manifest(other).digest
 
 
 def test_the_prefix_cache_never_serves_states_of_old_weights(tiny_policy: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_batch_has_games_of_several_turns(batch: pa.Table, rows: list[dict[s
 def test_the_mask_is_true_exactly_where_the_policy_spoke(tiny_policy: Path, rows: list[dict[str, Any]]) -> None:
     chat = open_chat(tiny_policy)
     for row in rows:
-        assert len(row["token_ids"]) == len(row["action_mask"]) == len(row["logprobs"])
+        assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])
         tokens, place, replies = row["token_ids"], 0, 0
         for i, message in enumerate(row["messages"]):
             if message["role"] != "assistant":
@@ -57,10 +57,10 @@ def test_the_mask_is_true_exactly_where_the_policy_spoke(tiny_policy: Path, rows
             else:
                 piece = chat.follow_up(row["messages"][: i - 2], row["messages"][i - 2]["content"], given)
             assert tokens[place : place + len(piece)] == piece
-            assert not any(row["action_mask"][place : place + len(piece)])
+            assert not any(row["loss_mask"][place : place + len(piece)])
             assert not any(row["logprobs"][place : place + len(piece)])
             place, replies = place + len(piece), replies + 1
-            end = next((t for t in range(place, len(tokens)) if not row["action_mask"][t]), len(tokens))
+            end = next((t for t in range(place, len(tokens)) if not row["loss_mask"][t]), len(tokens))
             assert end > place
             assert chat.reply(tokens[place:end]) == message["content"]
             if end < len(tokens) or row["finish_reason"] == "finished":
@@ -115,7 +115,7 @@ def test_the_rewards_are_the_environments_own(tiny_policy: Path, rows: list[dict
 
 def test_the_same_arguments_give_the_same_batch(tiny_policy: Path, batch: pa.Table) -> None:
     assert sampled(tiny_policy)[0].equals(batch)
-    in_waves = replace(CONFIG, concurrent_games=10)
+    in_waves = replace(CONFIG, concurrent_episodes=10)
     assert sampled(tiny_policy, in_waves)[0].drop(["logprobs"]).equals(batch.drop(["logprobs"]))
     for other in (sampled(tiny_policy, seed=1)[0], sampled(tiny_policy, iteration=3)[0]):
         assert not set(other["seed"].to_pylist()) & set(batch["seed"].to_pylist())
@@ -143,16 +143,16 @@ def test_a_game_that_is_not_over_after_max_turns(tiny_policy: Path, batch: pa.Ta
         if longer:
             assert cut["invalid"] and cut["reward"] == -1.0
             assert whole["token_ids"][: len(cut["token_ids"])] == cut["token_ids"]
-            assert cut["action_mask"][-1]  # nothing is put behind the last reply
+            assert cut["loss_mask"][-1]  # nothing is put behind the last reply
     assert metrics["rollout/max_turns_share"] == table["finish_reason"].to_pylist().count("max_turns") / 48 > 0
 
 
 def test_a_reply_that_began_readably_is_a_near_miss(tiny_policy: Path) -> None:
     # The whole word, and no token left to end the turn.
-    table, metrics = sampled(tiny_policy, replace(CONFIG, max_tokens=1, invalid_reward=-2, near_miss_bonus=0.25))
+    table, metrics = sampled(tiny_policy, replace(CONFIG, max_tokens=1, invalid_reward=-2, partial_format_bonus=0.25))
     rewards = {row["messages"][-1]["content"] in ("HIT", "STAND"): row["reward"] for row in table.to_pylist()}
     assert rewards[True] == -1.75 and rewards.get(False, -2.0) == -2.0
-    assert 0.9 < metrics["rollout/near_miss_share"] <= 1.0
+    assert 0.9 < metrics["rollout/partial_format_share"] <= 1.0
     assert metrics["rollout/expected_reward"] == -1.0  # what people see is unshaped
 
 
@@ -163,14 +163,14 @@ def test_the_rule_for_cut_replies_holds_for_reward_and_mask_alike(tiny_policy: P
     assert set(table["finish_reason"].to_pylist()) == {"length"}
     assert metrics["rollout/cut_share"] == metrics["rollout/invalid_share"] == 1
     for row in table.to_pylist():
-        assert len(row["token_ids"]) == len(row["action_mask"]) == len(row["logprobs"])
+        assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])
         if cut == "forfeit":  # it lost, and its one token is trained on
             assert row["reward"] == -1.0
-            assert row["action_mask"] == [False] * (len(row["token_ids"]) - 1) + [True]
+            assert row["loss_mask"] == [False] * (len(row["token_ids"]) - 1) + [True]
             assert row["logprobs"][-1] < 0
         else:  # it has no reward, and nothing of it is trained on; what was said stays on record
             assert row["reward"] is None
-            assert not any(row["action_mask"]) and not any(row["logprobs"])
+            assert not any(row["loss_mask"]) and not any(row["logprobs"])
             assert row["messages"][-1]["role"] == "assistant"
 
 
@@ -180,7 +180,7 @@ def test_dropping_what_was_cut_leaves_the_others_alone(tiny_policy: Path, batch:
     for whole, row in zip(batch.to_pylist(), table.to_pylist(), strict=True):
         if whole["turns"] > 1 or whole["finish_reason"] == "length":
             assert row["finish_reason"] in ("max_turns", "length")
-            assert row["reward"] is None and not any(row["action_mask"])
+            assert row["reward"] is None and not any(row["loss_mask"])
         else:
             assert row == whole
             kept.append(row["reward"])
@@ -188,11 +188,13 @@ def test_dropping_what_was_cut_leaves_the_others_alone(tiny_policy: Path, batch:
 
 
 def test_equal_groups_are_replaced_until_the_batch_has_its_size(tiny_policy: Path) -> None:
-    config = RolloutConfig(groups=12, max_groups=200, group_size=4, concurrent_games=32)
+    config = RolloutConfig(groups=12, max_groups=200, group_size=4, concurrent_episodes=32)
     table, metrics = sampled(tiny_policy, config)
     rewards = table.to_pandas().groupby("group_id")["reward"].agg(["min", "max", "size"])
     differing = int((rewards["min"] < rewards["max"]).sum())
-    assert 12 <= differing == metrics["rollout/groups_kept"] < 12 + 8  # no more than a last wave of 8 groups too many
+    assert (
+        12 <= differing == metrics["rollout/groups_with_variance"] < 12 + 8
+    )  # no more than a last wave of 8 groups too many
     assert 12 < len(rewards) == metrics["rollout/groups"] <= 200
     assert (rewards["size"] == 4).all() and metrics["rollout/games"] == 4 * len(rewards)  # all are on record
     assert table["group_id"].unique().to_pylist() == [f"00002-{i:05d}" for i in range(len(rewards))]
@@ -200,12 +202,12 @@ def test_equal_groups_are_replaced_until_the_batch_has_its_size(tiny_policy: Pat
     assert sampled(tiny_policy, config)[0].equals(table)
     # The limit: the same games, but no further ones.
     few, metrics = sampled(tiny_policy, replace(config, max_groups=13))
-    assert metrics["rollout/groups"] == 13 > metrics["rollout/groups_kept"]
+    assert metrics["rollout/groups"] == 13 > metrics["rollout/groups_with_variance"]
     assert few.drop(["logprobs"]).equals(table.slice(0, 52).drop(["logprobs"]))
 
 
 def test_how_many_groups_are_played_next() -> None:
-    config = RolloutConfig(groups=100, max_groups=1000, group_size=4, concurrent_games=800)  # 200 groups at once
+    config = RolloutConfig(groups=100, max_groups=1000, group_size=4, concurrent_episodes=800)  # 200 groups at once
     assert groups_to_play(0, 0, config) == 100
     assert groups_to_play(100, 40, config) == 150  # 60 are missing, two in five are kept
     assert groups_to_play(100, 10, config) == 200  # not the 900 that it would take
@@ -213,7 +215,7 @@ def test_how_many_groups_are_played_next() -> None:
     assert groups_to_play(1000, 95, config) == 0
     assert groups_to_play(300, 100, config) == groups_to_play(300, 130, config) == 0
     assert groups_to_play(100, 0, config) == 200  # none so far: as if one had been kept
-    assert groups_to_play(0, 0, replace(config, concurrent_games=1)) == 1
+    assert groups_to_play(0, 0, replace(config, concurrent_episodes=1)) == 1
 
 
 @pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])

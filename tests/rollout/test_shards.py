@@ -14,7 +14,7 @@ from tasks.rollout.rollout import Player, sample_batch
 from tasks.rollout.shards import join_shards, sample_shard, shard_numbers
 
 # Nearly half of the groups are decided: the last wave of one worker is its fourth or so.
-CONFIG = RolloutConfig(groups=24, max_groups=200, group_size=4, concurrent_games=64)
+CONFIG = RolloutConfig(groups=24, max_groups=200, group_size=4, concurrent_episodes=64)
 TIMES = {"time/rollout_s": 2.0, "time/rollout_setup_s": 1.0}
 OF_SHARDS = {"rollout/joined_share", "rollout/spare_share", "rollout/lost_shards", "rollout/lost_groups"}
 
@@ -102,7 +102,7 @@ def test_what_the_workers_lack_the_join_plays_and_what_they_have_too_many_it_lea
 def test_where_all_groups_are_played_none_is_played_twice(tiny_policy: Path) -> None:
     config = replace(CONFIG, max_groups=25)
     wanted = one(tiny_policy, config)
-    assert wanted[1]["rollout/groups"] == 25 > wanted[1]["rollout/groups_kept"]  # the limit ended it
+    assert wanted[1]["rollout/groups"] == 25 > wanted[1]["rollout/groups_with_variance"]  # the limit ended it
     for workers in (2, 24):
         found = joined(
             tiny_policy, replace(config, workers=workers), sampled(tiny_policy, replace(config, workers=workers))
@@ -114,7 +114,7 @@ def test_where_all_groups_are_played_none_is_played_twice(tiny_policy: Path) -> 
 
 def test_near_misses_and_dropped_games_are_told_of_as_by_one_worker(tiny_policy: Path) -> None:
     for config in (
-        replace(CONFIG, max_groups=24, max_tokens=1, invalid_reward=-2, near_miss_bonus=0.25),
+        replace(CONFIG, max_groups=24, max_tokens=1, invalid_reward=-2, partial_format_bonus=0.25),
         replace(CONFIG, max_groups=24, max_turns=1, cut="drop"),
     ):
         several = replace(config, workers=3)
@@ -130,7 +130,7 @@ def test_a_lost_workers_groups_are_left_out_and_counted(
     groups = [int(group[-5:]) for group in table["group_id"].unique().to_pylist()]
     # Two thirds of the batch: the others' groups in their order, until 16 of them are decided.
     assert groups == [number for number in range(groups[-1] + 1) if number % 3 != 1]
-    assert 16 <= metrics["rollout/groups_kept"] < 24
+    assert 16 <= metrics["rollout/groups_with_variance"] < 24
     assert metrics["rollout/groups"] == len(groups)
     assert metrics["rollout/lost_shards"] == 1
     assert metrics["rollout/lost_groups"] == groups[-1] + 1 - len(groups)

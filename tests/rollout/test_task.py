@@ -17,7 +17,7 @@ INPUTS = {"environment": "blackjack", "environment_url": "", "iterations": 1, "s
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """An opened training in an empty folder."""
     from tasks.policy.named import Source
-    from tasks.run.prepare import open_run
+    from tasks.run.create import open_run
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.advantage.advantages import add_advantages
-from tasks.buffer.window import select_groups, take
+from tasks.buffer.selection import gather, select_groups
 from tasks.config import AlgorithmConfig, BufferConfig, RolloutConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
 from tasks.policy.chat import Chat, open_chat
-from tasks.policy.checkpoint import seal
+from tasks.policy.checkpoint import write_manifest
 from tasks.reference.score import score_batch
 from tasks.rollout.engine import Completion
 from tasks.rollout.episodes import Episode, play
@@ -27,7 +27,7 @@ from tasks.rollout.shards import join_shards, sample_shard
 from tasks.training.checks import mismatch
 from tasks.training.cold_start import imitation, scripted_conversations
 from tasks.training.losses.catalog import LOSSES
-from tasks.training.packing import Ragged, ragged
+from tasks.training.packing import FlatSamples, flat_samples
 from tasks.training.train import train_on
 from tasks.training.trainer import Trainer
 
@@ -55,7 +55,7 @@ def policies(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
         folder = tmp_path_factory.mktemp("policies") / template
         shutil.copytree(tiny_policy, folder)
         shutil.copy(TEMPLATES / f"{template}.jinja", folder / "chat_template.jinja")
-        seal(folder, version=0, parent="")
+        write_manifest(folder, version=0, parent="")
         return folder
 
     return make
@@ -72,13 +72,13 @@ def qwen3_policy(policies: Callable[[str], Path]) -> Path:
                 prompt, reply = chat.opening(messages[:i]), chat.tokenizer.encode(message["content"])
                 pieces.append([*prompt, *reply, chat.end_id])
                 masks.append([False] * len(prompt) + [True] * (len(reply) + 1))
-    data = Ragged(np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces), np.concatenate(masks))
+    data = FlatSamples(np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces), np.concatenate(masks))
     trainer = Trainer(folder, TrainingConfig(learning_rate=5e-3), temperature=1.0, schedule_steps=30)
     for step in range(30):
         trainer.step(data, range(step % 10, len(data), 10), imitation)
         trainer.schedule.step()
     trainer.export(folder, folder)
-    seal(folder, version=0, parent="")
+    write_manifest(folder, version=0, parent="")
     return folder
 
 
@@ -143,7 +143,7 @@ def test_each_sample_is_what_the_generator_saw_and_said(policies: Callable[[str]
                 assert chat.tokenizer.decode(prompt, skip_special_tokens=False) == rendered
                 assert chat.reply(reply) == message["content"]
             assert place == len(transcript.token_ids)
-            assert transcript.action_mask == spoken.tolist()
+            assert transcript.loss_mask == spoken.tolist()
             assert transcript.logprobs == (-0.5 * spoken).tolist()
         assert next(calls, None) is None  # every reply is in a sample, and in one only
 
@@ -206,34 +206,36 @@ def test_a_template_that_rewrites_splits_trajectories_and_counts_them_once(qwen3
     assert metrics["rollout/turns_mean"] == np.mean([row["turns"] for row in first])
     assert metrics["rollout/invalid_share"] == np.mean([row["invalid"] for row in first])
     assert metrics["rollout/groups"] == len(rewards) == 12
-    assert metrics["rollout/groups_kept"] == sum(len(set(r)) > 1 for r in rewards.values()) > 0
-    assert found["advantage/dropped_share"] == pytest.approx(1 - metrics["rollout/groups_kept"] / 12)
+    assert metrics["rollout/groups_with_variance"] == sum(len(set(r)) > 1 for r in rewards.values()) > 0
+    assert found["advantage/dropped_share"] == pytest.approx(1 - metrics["rollout/groups_with_variance"] / 12)
     assert metrics["rollout/samples_mean"] == len(table) / 48 > 1
     assert metrics["rollout/tokens_mean"] == sum(len(ids) for ids in table["token_ids"].to_pylist()) / 48
 
     # The trainer, given a sample's tokens, finds the log-probabilities with which they were sampled.
-    data = ragged(table)
+    data = flat_samples(table)
     scores = Trainer(qwen3_policy, TrainingConfig(), temperature=1.0, schedule_steps=1).score(data)
     logprobs = np.concatenate(table["logprobs"].to_pylist())
-    assert np.abs(scores - logprobs).max() < 1e-4 and logprobs[data.action_mask_N].min() < -0.5
+    assert np.abs(scores - logprobs).max() < 1e-4 and logprobs[data.loss_mask_N].min() < -0.5
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: str) -> None:
     # The whole way from the rollout to the steps; where a trajectory counts once, its samples are in one step.
     training = TrainingConfig(epochs=1, minibatch_size=6, rows=1)
-    algorithm = AlgorithmConfig(name=name, correction="truncate", correction_level="sequence", max_mismatch=0.02)
+    algorithm = AlgorithmConfig(
+        name=name, importance_sampling="truncate", importance_sampling_level="sequence", max_mismatch=0.02
+    )
     scored, metrics = score_batch(batch(qwen3_policy)[0], qwen3_policy, training, CONFIG)
     complete, _ = add_advantages(scored)
     chosen = select_groups([complete], BufferConfig(), wanted=12, uses={}, policy_version=0, seed=0)
-    window = take([complete], chosen.group_ids)
-    trajectories = len(set(window["trajectory_id"].to_pylist()))
-    assert len(window) > trajectories == metrics["reference/scored"] == chosen.metrics["buffer/trajectories"]
+    training_batch = gather([complete], chosen.group_ids)
+    trajectories = len(set(training_batch["trajectory_id"].to_pylist()))
+    assert len(training_batch) > trajectories == metrics["reference/scored"] == chosen.metrics["buffer/trajectories"]
     assert trajectories == 4 * chosen.metrics["buffer/groups"]
 
     trainer = Trainer(qwen3_policy, training, temperature=1.0, schedule_steps=1)
-    assert mismatch(trainer, window, algorithm, policy_version=0)["train/mismatch_max"] < 1e-4
-    found, steps = train_on(window, trainer, algorithm, policy_version=0, seed=0)
+    assert mismatch(trainer, training_batch, algorithm, policy_version=0)["train/mismatch_max"] < 1e-4
+    found, steps = train_on(training_batch, trainer, algorithm, policy_version=0, seed=0)
     assert found["train/steps"] == round(trajectories / 6)
     assert steps[0]["ratio_mean"] == pytest.approx(1, abs=1e-4) == steps[0]["weight_mean"]
     assert all(step["grad_norm"] > 0 for step in steps)
@@ -244,7 +246,7 @@ def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) 
     cut = [row for row in table.to_pylist() if row["finish_reason"] == "max_turns"]
     assert {row["sample"] for row in cut} == {0, 1}
     for row in cut:
-        assert row["reward"] is None and not any(row["action_mask"]) and not any(row["logprobs"])
+        assert row["reward"] is None and not any(row["loss_mask"]) and not any(row["logprobs"])
 
 
 @pytest.mark.parametrize("settings", [{}, {"thinking": True, "max_tokens": 16}])
@@ -256,7 +258,7 @@ def test_two_workers_split_trajectories_as_one_does(qwen3_policy: Path, settings
         table, metrics = join_shards(player, [sample_shard(player, shard) for shard in range(2)], [times, times])
     reference, expected = batch(qwen3_policy, config)
     assert table.drop(["logprobs"]).equals(reference.drop(["logprobs"]))
-    names = ("rollout/samples_mean", "rollout/tokens_mean", "rollout/turns_mean", "rollout/groups_kept")
+    names = ("rollout/samples_mean", "rollout/tokens_mean", "rollout/turns_mean", "rollout/groups_with_variance")
     assert [metrics[name] for name in names] == [expected[name] for name in names]
 
 
@@ -264,6 +266,6 @@ def test_the_rollout_tells_agent_and_template_of_the_thinking(qwen3_policy: Path
     table, _ = batch(qwen3_policy, replace(CONFIG, thinking=True, max_tokens=16))
     row = table.to_pylist()[0]
     assert "Think first" in row["messages"][0]["content"]
-    prompt = row["token_ids"][: row["action_mask"].index(True)]
+    prompt = row["token_ids"][: row["loss_mask"].index(True)]
     said = open_chat(qwen3_policy, thinking=True).tokenizer.decode(prompt, skip_special_tokens=False)
     assert said.endswith("<|im_start|>assistant\n")  # with thinking off an empty thought would stand here

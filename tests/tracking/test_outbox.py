@@ -16,7 +16,7 @@ import pytest
 
 from tasks.config import GrpoConfig, Run, TrackingConfig
 from tasks.policy.named import Source
-from tasks.run import prepare
+from tasks.run import create_run
 from tasks.stages import write_metrics
 from tasks.tracking import mlflow_run, mlflow_store, outbox
 from tasks.tracking.provenance import flyte_execution
@@ -162,7 +162,7 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
         monkeypatch.chdir(tmp_path / attempt)
-        runs.append(prepare.open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
+        runs.append(create_run.open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
         time.sleep(0.005)
     assert runs[0] == runs[1]
     assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
@@ -174,12 +174,12 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     assert GrpoConfig.from_json(Path(kept).read_text()) == config
     # Another execution of the same inputs is another run; and without one, a run is known by its folder.
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
-    assert prepare.open_run(dict(inputs), config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
+    assert create_run.open_run(dict(inputs), config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
     named = {**inputs, "run_name": "monday"}
-    assert prepare.open_run(named, config, {}, TINY, {}) == prepare.open_run(named, config, {}, TINY, {})
+    assert create_run.open_run(named, config, {}, TINY, {}) == create_run.open_run(named, config, {}, TINY, {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is "sqlite:.*"; allowed: on a cluster, .*server\.$'):
-        prepare.open_run(dict(inputs), config, {}, TINY, flyte_execution())
+        create_run.open_run(dict(inputs), config, {}, TINY, flyte_execution())
     assert not (tmp_path / "mlflow.db").exists()
 
 
@@ -187,7 +187,7 @@ def test_what_another_run_left_in_a_folder_is_not_sent(server: Server, tmp_path:
     first, other = opened(server.uri, "mine"), opened(server.uri, "other")
     left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
     (tmp_path / "_unsent.json").write_text(json.dumps([entry.to_dict() for entry in left]))
-    outbox.send_rest(first, [tmp_path])
+    outbox.flush_pending(first, [tmp_path])
     assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])
 
 
@@ -198,7 +198,7 @@ def test_what_mlflow_refuses_ends_no_stage_and_holds_up_nothing(
     mlflow_run.log_metrics(run, {"train loss = 3": 0.5}, 0)
     mlflow_run.log_metrics(run, {"train/loss": 0.5}, 0)
     assert points(run, "train/loss") == [(0, 0.5)]
-    outbox.tell_what_is_missing(run, {})
+    outbox.report_pending(run, {})
     shown = capsys.readouterr().out
     assert f"MLflow at {server.uri} refuses: INVALID_PARAMETER_VALUE" in shown and "is away" not in shown
     assert "lacks 1 records" in shown
@@ -236,8 +236,8 @@ def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
     assert not (later / "_unsent.json").exists()
     # An attempt before had sent it; what the report reads is there already.
-    outbox.send_rest(run, [policy, rollout, evaluation])
-    outbox.send_rest(run, [evaluation, later])
+    outbox.flush_pending(run, [policy, rollout, evaluation])
+    outbox.flush_pending(run, [evaluation, later])
     assert points(run, "rollout/games") == [(4, 96.0)]
     assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
     assert points(run, "eval/regret") == [(5, 0.5)]
@@ -246,7 +246,7 @@ def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     (point,) = mlflow_store.client(server.uri).get_metric_history(run.mlflow_run_id, "rollout/games")
     assert point.timestamp <= away  # when it was measured, not when it came
 
-    outbox.tell_what_is_missing(run, {"policy": policy})
+    outbox.report_pending(run, {"policy": policy})
     shown = capsys.readouterr().out
     assert shown.count(f"MLflow at {server.uri} is away") == shown.count("is there again") == 1
     assert "lacks" not in shown
@@ -260,9 +260,9 @@ def test_a_server_that_stays_away_is_named_with_what_it_lacks(
     policy, evaluation = made(tmp_path / "policy"), made(tmp_path / "evaluation")
     write_metrics(run, policy, {"train/loss": 0.25, "train/kl": 0.5}, step=4)
     write_metrics(run, evaluation, {"eval/regret": 0.5}, step=5)
-    outbox.send_rest(run, [evaluation, policy])
+    outbox.flush_pending(run, [evaluation, policy])
     mlflow_run.finish(run)
-    outbox.tell_what_is_missing(run, {"s3://bucket/5": evaluation, "s3://bucket/4": policy})
+    outbox.report_pending(run, {"s3://bucket/5": evaluation, "s3://bucket/4": policy})
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "lacks" in line]
     assert f"MLflow at {server.uri} lacks 3 records of this run" in line
     assert "_unsent.json of s3://bucket/4 and 1 other folders" in line

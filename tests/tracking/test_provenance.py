@@ -34,9 +34,9 @@ def test_in_a_pod_it_is_the_workflow_and_nobody(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_not_known_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
+    def no_progress() -> str:
         raise KeyError("getpwuid(): uid not found: 1234")
 
-    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr(getpass, "getuser", no_progress)
     monkeypatch.setattr(sys, "argv", ["/usr/bin/python", "notebook.py"])
     assert started_by() == {}

@@ -79,7 +79,7 @@ def game(
         policy_version=2,
         seed=2**61 - 1,
         token_ids=[1, 2],
-        action_mask=[False, True],
+        loss_mask=[False, True],
         logprobs=[0.0, -0.5],
         reward=reward,
         turns=turns,

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from checkpoints import SHAPES, by_peft, in_bfloat16, make_checkpoint
 from conftest import TINY
 from tasks.config import LoraConfig, TrainingConfig
-from tasks.policy.checkpoint import adopt, read_info, seal
+from tasks.policy.checkpoint import import_checkpoint, read_manifest, write_manifest
 from tasks.training.cold_start import imitation, make_tiny
 from tasks.training.lora import ADAPTER, merged
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer, open_scorer
 
 LORA = LoraConfig(rank=4, alpha=16.0)
@@ -32,8 +32,8 @@ def open_trainer(policy: Path, config: TrainingConfig = CONFIG, seed: int = 0) -
     return Trainer(policy, config, temperature=1.0, schedule_steps=10, seed=seed)
 
 
-def some_tokens() -> Ragged:
-    return Ragged(np.array([0, 60]), np.random.default_rng(9).integers(3, 300, 60), np.arange(60) > 0)
+def some_tokens() -> FlatSamples:
+    return FlatSamples(np.array([0, 60]), np.random.default_rng(9).integers(3, 300, 60), np.arange(60) > 0)
 
 
 def trained(policy: Path, folder: Path, config: TrainingConfig = CONFIG, steps: int = 3) -> tuple[Path, Trainer]:
@@ -187,8 +187,8 @@ def test_a_bfloat16_policy_is_merged_in_float32_and_rounded_once(newborn_policy:
 
 def test_a_merged_policy_is_a_base_like_any_other(newborn_policy: Path, tmp_path: Path) -> None:
     merged_policy, trainer = trained(newborn_policy, tmp_path / "merged")
-    seal(merged_policy, version=5, parent="")
-    adopt(merged_policy, tmp_path / "policy")
+    write_manifest(merged_policy, version=5, parent="")
+    import_checkpoint(merged_policy, tmp_path / "policy")
     assert not (tmp_path / "policy" / ADAPTER).exists()
     again = open_trainer(tmp_path / "policy")
     assert np.abs(again.score(some_tokens()) - trainer.score(some_tokens())).max() <= 1e-4
@@ -207,7 +207,7 @@ def test_a_policy_that_only_scores_has_no_adapters(newborn_policy: Path) -> None
 
 
 def test_the_policy_tiny_is_the_same_with_lora(tmp_path: Path) -> None:
-    short = replace(TINY, cold_start_games=64, cold_start_steps=3)
+    short = replace(TINY, cold_start_demonstrations=64, cold_start_steps=3)
     for name, training in (("with", replace(CONFIG, seq_len=256)), ("without", replace(FULL, seq_len=256))):
         make_tiny(tmp_path / name, short, training, "blackjack", seed=0)
-    assert read_info(tmp_path / "with").digest == read_info(tmp_path / "without").digest
+    assert read_manifest(tmp_path / "with").digest == read_manifest(tmp_path / "without").digest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tasks.config import CLIPS, AlgorithmConfig
 from tasks.training.losses.catalog import LOSSES
-from tasks.training.losses.correction import correction_weights
+from tasks.training.losses.correction import importance_weights
 from tasks.training.losses.supervised import supervised_loss
 from tasks.training.losses.tokens import SampledTokens, Totals
 
@@ -299,7 +299,7 @@ def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, toward
 
 
 @pytest.mark.parametrize(
-    ("correction", "level", "weights", "changed"),
+    ("importance_sampling", "level", "weights", "changed"),
     [
         # w of the tokens: 3, 1.5, 0.4 in the first trajectory, 0.8 in the second; their product is 1.8
         ("truncate", "token", [2, 1.5, 0.4, 0.8], [1, 0, 0, 0]),
@@ -308,20 +308,20 @@ def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, toward
         ("mask", "sequence", [1.8, 1.8, 1.8, 0.8], [0, 0, 0, 0]),
     ],
 )
-def test_the_correction_by_hand(correction: str, level: str, weights: list[float], changed: list[int]) -> None:
+def test_the_correction_by_hand(importance_sampling: str, level: str, weights: list[float], changed: list[int]) -> None:
     generator = numbers([0.2, 0.4, 0.5, 0.5])
     old = generator * numbers([3, 1.5, 0.4, 0.8])
-    config = plain(correction=correction, correction_level=level, correction_cap=2.0)
-    found, beyond = correction_weights(old.log(), generator.log(), torch.tensor([0, 0, 0, 1]), config)
+    config = plain(importance_sampling=importance_sampling, importance_sampling_level=level, importance_sampling_cap=2.0)
+    found, beyond = importance_weights(old.log(), generator.log(), torch.tensor([0, 0, 0, 1]), config)
     assert found.tolist() == pytest.approx(weights)
     assert beyond.tolist() == [bool(c) for c in changed]
 
 
 def test_a_sequence_beyond_the_cap_is_truncated_or_masked_as_a_whole() -> None:
     old, generator, trajectory = numbers([0.6, 0.6, 0.5]).log(), numbers([0.4, 0.3, 0.5]).log(), torch.tensor([0, 0, 1])
-    for correction, weight in (("truncate", 2.0), ("mask", 0.0)):  # 1.5 x 2 = 3, beyond 2
-        config = plain(correction=correction, correction_level="sequence")
-        found, beyond = correction_weights(old, generator, trajectory, config)
+    for importance_sampling, weight in (("truncate", 2.0), ("mask", 0.0)):  # 1.5 x 2 = 3, beyond 2
+        config = plain(importance_sampling=importance_sampling, importance_sampling_level="sequence")
+        found, beyond = importance_weights(old, generator, trajectory, config)
         assert found.tolist() == [weight, weight, 1.0]
         assert beyond.tolist() == [True, True, False]
 

@@ -11,11 +11,11 @@ import torch
 from checkpoints import SHAPES, by_torchtitan, by_transformers, is_tied, make_checkpoint
 from tasks.config import TrainingConfig
 from tasks.policy.architectures import check_architecture
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.training.architectures import SPECS
 from tasks.training.cold_start import imitation
 from tasks.training.model import build_model
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 from tasks.training.weights import load_weights
 
@@ -50,13 +50,13 @@ def test_the_forward_of_a_checkpoint_in_several_files(checkpoint: Checkpoint) ->
     assert (by_torchtitan(folder, tokens) - by_transformers(folder, tokens)).abs().max() <= 1e-4
 
 
-def some_trajectories() -> Ragged:
+def some_trajectories() -> FlatSamples:
     lengths = [20, 1, 13, 30]
     token_ids = np.random.default_rng(0).integers(3, 300, sum(lengths))
     mask = np.random.default_rng(1).random(sum(lengths)) < 0.5
     offsets = np.cumsum([0, *lengths])
     mask[offsets[:-1]] = False
-    return Ragged(offsets, token_ids, mask)
+    return FlatSamples(offsets, token_ids, mask)
 
 
 @pytest.mark.parametrize("shape", ["qwen3", "qwen3, grouped queries", "qwen2", "llama, Llama 3's frequencies"])
@@ -65,12 +65,12 @@ def test_what_shares_a_row_does_not_change_a_log_probability(shape: str, checkpo
     together = Trainer(folder, TrainingConfig(seq_len=64), temperature=1.0, schedule_steps=1).score(data)
     alone = Trainer(folder, TrainingConfig(seq_len=30, score_rows=1), temperature=1.0, schedule_steps=1).score(data)
     assert np.abs(together - alone).max() <= 1e-5
-    assert (together[data.action_mask_N] < 0).all() and (together[~data.action_mask_N] == 0).all()
+    assert (together[data.loss_mask_N] < 0).all() and (together[~data.loss_mask_N] == 0).all()
 
     for first, last in zip(data.offsets_R, data.offsets_R[1:], strict=False):
         tokens = torch.from_numpy(data.token_ids_N[first:last])[None]
         theirs = torch.log_softmax(by_transformers(folder, tokens)[0], -1)[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
-        mask = data.action_mask_N[first + 1 : last]
+        mask = data.loss_mask_N[first + 1 : last]
         assert np.allclose(together[first + 1 : last][mask], theirs.numpy()[mask], rtol=0, atol=1e-4)
 
 
@@ -136,7 +136,7 @@ def test_an_export_opens_with_transformers_and_holds_what_was_trained(
     first, last = data.offsets_R[3:5]
     tokens = torch.from_numpy(data.token_ids_N[first:last])[None]
     theirs = torch.log_softmax(by_transformers(target, tokens)[0], -1)[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
-    mask = data.action_mask_N[first + 1 : last]
+    mask = data.loss_mask_N[first + 1 : last]
     assert np.allclose(after[first + 1 : last][mask], theirs.numpy()[mask], rtol=0, atol=1e-4)
 
 
@@ -164,8 +164,8 @@ def test_the_gradient_is_that_of_transformers(shape: str, checkpoint: Checkpoint
     for first, last in zip(data.offsets_R, data.offsets_R[1:], strict=False):
         tokens = torch.from_numpy(data.token_ids_N[first:last])[None]
         all_logprobs = torch.log_softmax(model(tokens).logits[0] / 0.7, -1)[:-1]
-        total = total - all_logprobs.gather(-1, tokens[0, 1:, None])[data.action_mask_N[first + 1 : last], 0].sum()
-    mean = total / data.action_mask_N.sum()
+        total = total - all_logprobs.gather(-1, tokens[0, 1:, None])[data.loss_mask_N[first + 1 : last], 0].sum()
+    mean = total / data.loss_mask_N.sum()
     mean.backward()
     assert loss == pytest.approx(float(mean.detach()), rel=1e-5)
     found, theirs = load_file(target / "model.safetensors"), dict(model.named_parameters())  # a tied one only once
@@ -268,6 +268,6 @@ def test_every_tensor_of_a_real_checkpoint_has_its_name_and_shape(name: str) -> 
 
 
 def test_rows_longer_than_the_policy_can_read(tiny_policy: Path) -> None:
-    assert read_info(tiny_policy).version == 0
+    assert read_manifest(tiny_policy).version == 0
     with pytest.raises(ValueError, match=r"^training.seq_len is 1025; allowed: at most 1024, the max_position_emb"):
         build_model(tiny_policy, TrainingConfig(seq_len=1025))

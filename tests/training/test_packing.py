@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
-from tasks.training.packing import Ragged, by_prompt, flat, plan_rows, ragged
+from tasks.training.packing import FlatSamples, by_prompt, flat, flat_samples, plan_rows
 from tasks.training.rows import build_rows
 from tasks.training.titan import attention_masks, attention_rule
 
 # A: 11 12 13, of which 12 and 13 were sampled. B: 21 22, of which 22 was.
-TWO = Ragged(np.array([0, 3, 5]), np.array([11, 12, 13, 21, 22]), np.array([False, True, True, False, True]))
+TWO = FlatSamples(np.array([0, 3, 5]), np.array([11, 12, 13, 21, 22]), np.array([False, True, True, False, True]))
 
 
 def test_two_trajectories_in_one_row_by_hand() -> None:
@@ -48,11 +48,11 @@ def test_a_row_filled_up_to_a_length_by_hand() -> None:
 def test_how_many_tokens_of_each_trajectory_were_sampled() -> None:
     assert TWO.sampled_R.tolist() == [2, 1]
     masks = [False, False, True, False], [0, 2, 2, 4]  # the first has no sampled token, the second no token at all
-    assert Ragged(np.array(masks[1]), np.arange(4), np.array(masks[0])).sampled_R.tolist() == [0, 0, 1]
+    assert FlatSamples(np.array(masks[1]), np.arange(4), np.array(masks[0])).sampled_R.tolist() == [0, 0, 1]
 
 
 def test_samples_of_one_trajectory() -> None:
-    data = Ragged(
+    data = FlatSamples(
         np.array([0, 2, 4, 7]), np.arange(7), np.array([0, 1, 0, 1, 0, 1, 1], dtype=bool), np.array([0, 1, 0])
     )
     assert data.sampled_R.tolist() == [1, 1, 2]
@@ -78,17 +78,17 @@ def test_columns_of_a_table_in_pieces() -> None:
         {
             "trajectory_id": ["z", "b", "a"],
             "token_ids": pa.array([[1], [11, 12, 13], [21, 22]], pa.list_(pa.int32())),
-            "action_mask": [[False], [False, True, True], [False, True]],
+            "loss_mask": [[False], [False, True, True], [False, True]],
             "logprobs": pa.array([[9.0], [0.0, -1.0, -2.0], [0.0, -3.0]], pa.list_(pa.float32())),
         }
     )
     pieces = pa.concat_tables([table.slice(1, 1), table.slice(2)])
-    data = ragged(pieces)
-    for field in ("offsets_R", "token_ids_N", "action_mask_N"):
+    data = flat_samples(pieces)
+    for field in ("offsets_R", "token_ids_N", "loss_mask_N"):
         assert getattr(data, field).tolist() == getattr(TWO, field).tolist()
     assert data.trajectory_R.tolist() == [0, 1]
     assert flat(pieces, "logprobs").tolist() == [0, -1, -2, 0, -3]
-    assert len(ragged(table.slice(3))) == 0
+    assert len(flat_samples(table.slice(3))) == 0
 
 
 @given(
@@ -98,7 +98,7 @@ def test_columns_of_a_table_in_pieces() -> None:
 )
 def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.DataObject) -> None:
     offsets = np.cumsum([0, *map(len, masks)])
-    trajectories = Ragged(offsets, 1 + np.arange(offsets[-1]), np.concatenate([np.array(m) for m in masks]))
+    trajectories = FlatSamples(offsets, 1 + np.arange(offsets[-1]), np.concatenate([np.array(m) for m in masks]))
     members = data.draw(st.lists(st.integers(0, len(masks) - 1), unique=True, min_size=1))
 
     plan = plan_rows(trajectories, members, seq_len)
@@ -124,7 +124,7 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
 
 # p q a and p q b c, of which a and b c were sampled; p d, where d was; x y, where nothing was.
 P, Q, A, B, C, D, X, Y = range(1, 9)
-TREE = Ragged(
+TREE = FlatSamples(
     np.array([0, 3, 7, 9, 11]),
     np.array([P, Q, A, P, Q, B, C, P, D, X, Y]),
     np.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 0, 0], dtype=bool),
@@ -157,7 +157,7 @@ def test_a_prefix_stands_once_in_each_row_that_needs_it() -> None:
 
 
 def test_equal_samples_are_one_branch() -> None:
-    twice = Ragged(np.array([0, 2, 4]), np.array([P, A, P, A]), np.array([0, 1, 0, 1], dtype=bool))
+    twice = FlatSamples(np.array([0, 2, 4]), np.array([P, A, P, A]), np.array([0, 1, 0, 1], dtype=bool))
     rows = build_rows(twice, plan_rows(twice, [0, 1], 2, share_prefixes=True), share_prefixes=True)
     assert rows.token_ids_BT.tolist() == [[P, A]]
     assert (rows.place_K.tolist(), rows.target_K.tolist(), rows.sample_K.tolist()) == ([0, 0], [A, A], [0, 1])
@@ -168,7 +168,7 @@ def test_a_token_sees_exactly_what_is_before_it_in_its_sample(data: st.DataObjec
     replies = st.lists(st.integers(1, 3), max_size=6)
     samples = data.draw(st.lists(st.tuples(st.sampled_from([(1,), (1, 2), (2,)]), replies), min_size=1, max_size=9))
     tokens = [[*prompt, *reply] for prompt, reply in samples]
-    of_all = Ragged(
+    of_all = FlatSamples(
         np.cumsum([0, *map(len, tokens)]),
         np.concatenate([np.array(t) for t in tokens]),
         np.concatenate([np.arange(len(t)) >= len(prompt) for t, (prompt, _) in zip(tokens, samples, strict=True)]),
@@ -177,7 +177,7 @@ def test_a_token_sees_exactly_what_is_before_it_in_its_sample(data: st.DataObjec
     assert sorted(r for row in plan for r in row) == list(range(len(samples)))
     rows = build_rows(of_all, plan, share_prefixes=share)
     assert rows.token_ids_BT.shape[1] <= seq_len
-    assert sorted(rows.source_K.tolist()) == np.flatnonzero(of_all.action_mask_N).tolist()
+    assert sorted(rows.source_K.tolist()) == np.flatnonzero(of_all.loss_mask_N).tolist()
     mask = attention_masks(rows.ends_BT)[:, 0].numpy()
     for b, place, target, source, r in zip(
         rows.row_K.tolist(), rows.place_K.tolist(), rows.target_K.tolist(), rows.source_K, rows.sample_K, strict=True

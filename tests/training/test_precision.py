@@ -9,10 +9,10 @@ import torch
 
 from checkpoints import PROMPTS, SERVED, in_bfloat16, make_checkpoint, sample
 from tasks.config import LoraConfig, RolloutConfig, TrainingConfig
-from tasks.policy.checkpoint import seal
+from tasks.policy.checkpoint import write_manifest
 from tasks.rollout.engine import open_engine
 from tasks.training.cold_start import imitation
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 from tasks.training.weights import export_weights
 
@@ -23,8 +23,8 @@ def open_trainer(policy: Path, **changes: object) -> Trainer:
     return Trainer(policy, replace(CONFIG, **changes), temperature=1.0, schedule_steps=2)
 
 
-def some_tokens() -> Ragged:
-    return Ragged(np.array([0, 60]), np.random.default_rng(9).integers(3, 300, 60), np.arange(60) > 0)
+def some_tokens() -> FlatSamples:
+    return FlatSamples(np.array([0, 60]), np.random.default_rng(9).integers(3, 300, 60), np.arange(60) > 0)
 
 
 def gradients_of_a_step(trainer: Trainer) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
@@ -101,7 +101,7 @@ def test_generator_and_trainer_in_all_precisions(newborn_policy: Path, tmp_path:
     }
     exact = trainers["float32"]
     export_weights(exact.model, exact.adapter, kept, policy, lora=LoraConfig(), max_shard_size="60KB")
-    seal(policy, version=0, parent="")
+    write_manifest(policy, version=0, parent="")
     assert len(list(policy.glob("*.safetensors"))) > 3
 
     prompts, found = PROMPTS * 4, {}
@@ -111,7 +111,7 @@ def test_generator_and_trainer_in_all_precisions(newborn_policy: Path, tmp_path:
         mask = np.concatenate(
             [[False] * len(p) + [True] * len(c.token_ids) for p, c in zip(prompts, completions, strict=True)]
         )
-        data = Ragged(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), mask)
+        data = FlatSamples(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), mask)
         generators = np.concatenate([c.logprobs for c in completions])
         for training, trainer in trainers.items():
             found[rollout, training] = float(np.abs(trainer.score(data)[mask] - generators).mean())

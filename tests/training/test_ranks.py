@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 
 from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
-from tasks.policy.checkpoint import seal
+from tasks.policy.checkpoint import write_manifest
 from tasks.training import titan
-from tasks.training.packing import ragged
-from tasks.training.ranks import written_by_all
-from tasks.training.train import window_loss
+from tasks.training.packing import flat_samples
+from tasks.training.ranks import atomic_directory_of_ranks
+from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer
 
 LENGTHS = (12, 9, 16, 14, 15)  # no two fit in a row of 16
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {  # which polic
     "grpo": ("untied", GRPO, {}),
     "gspo": ("tied", AlgorithmConfig(name="gspo"), {}),
     "biased": ("qwen2", AlgorithmConfig(name="gspo"), {}),
-    "corrected": ("untied", AlgorithmConfig(correction="truncate", correction_level="sequence"), {}),
+    "corrected": ("untied", AlgorithmConfig(importance_sampling="truncate", importance_sampling_level="sequence"), {}),
     "adapters": ("qwen2", GRPO, {"lora": LORA}),
     "bfloat16": ("untied", GRPO, {"dtype": "bfloat16"}),
     "tensor": ("untied", GRPO, {"tensor_parallel": 2}),
@@ -68,9 +68,9 @@ WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
     """Train a policy on the window, both in `folder`, and export it to `target`; what was measured on the way."""
     name, algorithm, training = ALL[case]
-    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / name, **training)
-    data = ragged(window)
-    before, loss = trainer.score(data), window_loss(window, data, trainer, algorithm)
+    training_batch, trainer = feather.read_table(folder / "window"), open_trainer(folder / name, **training)
+    data = flat_samples(training_batch)
+    before, loss = trainer.score(data), batch_loss(training_batch, data, trainer, algorithm)
     steps = [trainer.step(data, members, loss) for members in STEPS]
     target.mkdir(exist_ok=True)
     trainer.export(folder / name, target)
@@ -85,20 +85,20 @@ def open_trainer(policy: Path, **training: Any) -> Trainer:
 
 def two_steps(folder: Path, target: Path) -> None:
     """What a trainer is after two steps, written to `target`."""
-    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied")
-    data = ragged(window)
+    training_batch, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied")
+    data = flat_samples(training_batch)
     for members in STEPS[:2]:
-        trainer.step(data, members, window_loss(window, data, trainer, GRPO))
-    with written_by_all(target) as made:
+        trainer.step(data, members, batch_loss(training_batch, data, trainer, GRPO))
+    with atomic_directory_of_ranks(target) as made:
         trainer.save_state(made)
 
 
 def the_third(folder: Path, state: Path, **training: Any) -> dict[str, Any]:
     """How a training goes on from `state`."""
-    window, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied", **training)
+    training_batch, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied", **training)
     trainer.load_state(state)
-    data = ragged(window)
-    step = trainer.step(data, STEPS[2], window_loss(window, data, trainer, GRPO))
+    data = flat_samples(training_batch)
+    step = trainer.step(data, STEPS[2], batch_loss(training_batch, data, trainer, GRPO))
     return {"steps": [trainer.steps, step], "after": trainer.score(data).tolist()}
 
 
@@ -145,9 +145,9 @@ def a_window(policy: Path) -> pa.Table:
     tokens = {
         "trajectory_id": list("abcde"),
         "token_ids": column(draw.integers(3, 300, offsets[-1])),
-        "action_mask": column(mask),
+        "loss_mask": column(mask),
     }
-    scores = open_trainer(policy).score(ragged(pa.table(tokens)))
+    scores = open_trainer(policy).score(flat_samples(pa.table(tokens)))
     shift = np.repeat(np.float32([0.1, -0.3, 0.3, -0.1, 0.0]), LENGTHS) * mask
     columns = {**tokens, "logprobs": column(scores + shift), "reference_logprobs": column(scores - 2 * shift)}
     return pa.table({**columns, "advantage": np.float32([0.5, 1.0, -1.0, -0.5, 0.25])})
@@ -166,7 +166,7 @@ def folder(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     shape = {**json.loads((folder / "tied" / "config.json").read_text()), "tie_word_embeddings": True}
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(**shape)).save_pretrained(folder / "tied")
-    seal(folder / "tied", version=0, parent="")
+    write_manifest(folder / "tied", version=0, parent="")
     for name in ("qwen2", "llama"):
         make_checkpoint(newborn_policy, folder / name, {"model_type": name})
     feather.write_feather(a_window(newborn_policy), folder / "window")

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from checkpoints import by_peft, in_bfloat16
-from tasks.buffer.window import select_groups, take
+from tasks.buffer.selection import gather, select_groups
 from tasks.config import AlgorithmConfig, BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
-from tasks.policy.checkpoint import digest, read_info
+from tasks.policy.checkpoint import digest, read_manifest
 from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
 from tasks.training.checks import check_fits, mismatch, trainable
 from tasks.training.lora import ADAPTER
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.tokens import Totals
-from tasks.training.packing import Ragged, plan_rows, ragged
+from tasks.training.packing import FlatSamples, flat_samples, plan_rows
 from tasks.training.rows import Rows, build_rows
 from tasks.training.train import minibatches, next_policy, train_on
 from tasks.training.trainer import Trainer
@@ -41,7 +41,7 @@ def open_trainer(policy: Path) -> Trainer:
     return Trainer(policy, TRAINING, temperature=1.0, schedule_steps=10)
 
 
-def window(policy: Path, versions: Sequence[int] = (0,) * 8, shift: float = 0.0, seed: int = 0) -> pa.Table:
+def training_batch(policy: Path, versions: Sequence[int] = (0,) * 8, shift: float = 0.0, seed: int = 0) -> pa.Table:
     """Eight trajectories of 4 to 11 tokens in groups of two; the generator's log-probabilities are the policy's own,
     plus `shift`.
     """
@@ -57,7 +57,7 @@ def window(policy: Path, versions: Sequence[int] = (0,) * 8, shift: float = 0.0,
                 policy_version=version,
                 seed=i // 2,
                 token_ids=draw.integers(3, 300, length).tolist(),
-                action_mask=[False] * prompt + [True] * (length - prompt),
+                loss_mask=[False] * prompt + [True] * (length - prompt),
                 logprobs=[0.0] * length,
                 reward=float(i % 2),
                 turns=1,
@@ -67,9 +67,9 @@ def window(policy: Path, versions: Sequence[int] = (0,) * 8, shift: float = 0.0,
             )
         )
     table = to_table(rows)
-    data = ragged(table)
+    data = flat_samples(table)
     scores = open_trainer(policy).score(data)
-    scores[data.action_mask_N] += shift
+    scores[data.loss_mask_N] += shift
     columns = np.split(scores, data.offsets_R[1:-1])
     table = replaced(table, "logprobs", columns)
     table = with_column(table, REFERENCE, columns)
@@ -84,7 +84,7 @@ def replaced(table: pa.Table, column: str, values: Sequence[object]) -> pa.Table
 
 def shifted(table: pa.Table, shifts: np.ndarray) -> pa.Table:
     """The generator's log-probabilities of each trajectory, raised by these."""
-    rows = zip(table["logprobs"].to_pylist(), table["action_mask"].to_pylist(), shifts, strict=True)
+    rows = zip(table["logprobs"].to_pylist(), table["loss_mask"].to_pylist(), shifts, strict=True)
     values = [[p + shift * m for p, m in zip(logprobs, mask, strict=True)] for logprobs, mask, shift in rows]
     return replaced(table, "logprobs", values)
 
@@ -119,8 +119,8 @@ def unchanged(trainer: Trainer, before: list[torch.Tensor]) -> bool:
 def test_a_fresh_window_is_trained_on(newborn_policy: Path) -> None:
     trainer = open_trainer(newborn_policy)
     before = weights(trainer)
-    assert mismatch(trainer, window(newborn_policy), ALGORITHM, policy_version=0)["train/mismatch_mean"] < 1e-6
-    metrics, steps = train_on(window(newborn_policy), trainer, ALGORITHM, policy_version=0, seed=0)
+    assert mismatch(trainer, training_batch(newborn_policy), ALGORITHM, policy_version=0)["train/mismatch_mean"] < 1e-6
+    metrics, steps = train_on(training_batch(newborn_policy), trainer, ALGORITHM, policy_version=0, seed=0)
     assert metrics["train/steps"] == trainer.steps == 4  # 2 epochs of 8 trajectories in minibatches of 4
     assert [(step["epoch"], step["minibatch"]) for step in steps] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert metrics["train/learning_rate"] == pytest.approx(1e-2)
@@ -129,8 +129,8 @@ def test_a_fresh_window_is_trained_on(newborn_policy: Path) -> None:
 
 
 def test_training_raises_what_was_better_than_its_group(newborn_policy: Path) -> None:
-    trainer, table = open_trainer(newborn_policy), window(newborn_policy)
-    data = ragged(table)
+    trainer, table = open_trainer(newborn_policy), training_batch(newborn_policy)
+    data = flat_samples(table)
     before = trainer.score(data)
     train_on(table, trainer, AlgorithmConfig(kl_coefficient=0), policy_version=0, seed=0)
     gains = [float(part.sum()) for part in np.split(trainer.score(data) - before, data.offsets_R[1:-1])]
@@ -138,7 +138,9 @@ def test_training_raises_what_was_better_than_its_group(newborn_policy: Path) ->
 
 
 def test_what_every_step_measures(newborn_policy: Path) -> None:
-    _, steps = train_on(window(newborn_policy), open_trainer(newborn_policy), ALGORITHM, policy_version=0, seed=0)
+    _, steps = train_on(
+        training_batch(newborn_policy), open_trainer(newborn_policy), ALGORITHM, policy_version=0, seed=0
+    )
     first, last = steps[0], steps[-1]
     # On fresh data and unchanged weights every ratio is 1, nothing is clipped, and all tokens count in full.
     assert first["ratio_mean"] == pytest.approx(1, abs=1e-5) and first["ratio_max"] == pytest.approx(1, abs=1e-4)
@@ -153,7 +155,7 @@ def test_what_every_step_measures(newborn_policy: Path) -> None:
 def test_the_effective_sample_size_by_hand(newborn_policy: Path) -> None:
     # All tokens of one trajectory are half as likely as where they were sampled, all others as likely: with n of K
     # tokens at ratio 1/2, (sum of ratios)² / (K x sum of their squares).
-    table = shifted(window(newborn_policy), np.log(2) * (np.arange(8) == 7))
+    table = shifted(training_batch(newborn_policy), np.log(2) * (np.arange(8) == 7))
     at_once = replace(TRAINING, minibatch_size=8)
     trainer = Trainer(newborn_policy, at_once, temperature=1.0, schedule_steps=1)
     _, steps = train_on(table, trainer, ALGORITHM, policy_version=5, seed=0)
@@ -166,22 +168,24 @@ def test_the_effective_sample_size_by_hand(newborn_policy: Path) -> None:
 def test_a_generator_of_other_weights_stops_the_run(newborn: Callable[[int], Path], tmp_path: Path) -> None:
     policy = newborn(3)
     with pytest.raises(ValueError) as caught:
-        a_stage(window(policy, versions=[3] * 8, shift=0.1), policy, tmp_path)
+        a_stage(training_batch(policy, versions=[3] * 8, shift=0.1), policy, tmp_path)
     assert str(caught.value) == (
         "mismatch between generator and trainer on policy version 3, batch 00003, is 0.1 nats a token; "
         "allowed: at most algorithm.max_mismatch = 0.02."
     )
     assert list(tmp_path.iterdir()) == []
     allowed = AlgorithmConfig(max_mismatch=0.11)
-    found = mismatch(open_trainer(policy), window(policy, versions=[3] * 8, shift=0.1), allowed, policy_version=3)
+    found = mismatch(
+        open_trainer(policy), training_batch(policy, versions=[3] * 8, shift=0.1), allowed, policy_version=3
+    )
     assert found == pytest.approx({"train/mismatch_mean": 0.1, "train/mismatch_max": 0.1}, abs=1e-5)
 
 
 def test_trajectories_of_older_policies_are_allowed_to_differ(newborn_policy: Path) -> None:
-    trainer, old = open_trainer(newborn_policy), window(newborn_policy, versions=[2] * 8, shift=0.1)
+    trainer, old = open_trainer(newborn_policy), training_batch(newborn_policy, versions=[2] * 8, shift=0.1)
     assert mismatch(trainer, old, ALGORITHM, policy_version=3) == {}
     # In a mixed window the mean is over the fresh ones only; half of it is old and off by 0.1.
-    mixed = pa.concat_tables([window(newborn_policy, versions=[3] * 8), old])
+    mixed = pa.concat_tables([training_batch(newborn_policy, versions=[3] * 8), old])
     assert mismatch(trainer, mixed, ALGORITHM, policy_version=3)["train/mismatch_mean"] < 1e-6
 
 
@@ -190,23 +194,23 @@ def test_with_lag_the_generator_is_compared_with_the_weights_that_sampled(
 ) -> None:
     # Policy 5 is trained on what policy 4 sampled: other weights, so that the ratios are not 1, and no mismatch.
     policy, sampler = newborn(5), newborn(4)
-    table = window(sampler, versions=[4] * 8)
+    table = training_batch(sampler, versions=[4] * 8)
     metrics = a_stage(table, policy, tmp_path / "right", sampler=sampler)
     assert metrics["train/mismatch_mean"] < 1e-6
     assert metrics["train/ratio_max"] > 1.5
     with pytest.raises(ValueError, match=r"mismatch between .* on policy version 4, batch 00004, is "):
-        a_stage(window(policy, versions=[4] * 8), policy, tmp_path / "wrong", sampler=sampler)
+        a_stage(training_batch(policy, versions=[4] * 8), policy, tmp_path / "wrong", sampler=sampler)
     assert not (tmp_path / "wrong").exists()
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_token_without_a_log_probability_is_dropped_and_counted(newborn_policy: Path, name: str) -> None:
     # Generator log-probabilities [-0.1, NaN, -0.2]: the step is that of a mask without the second token.
-    table = window(newborn_policy).slice(1, 1)  # two tokens of prompt and three sampled
+    table = training_batch(newborn_policy).slice(1, 1)  # two tokens of prompt and three sampled
     logprobs = [0.0, 0.0, -0.1, float("nan"), -0.2]
     with_nan = replaced(table, "logprobs", [logprobs])
     without = replaced(table, "logprobs", [[0.0, 0.0, -0.1, 0.0, -0.2]])
-    without = replaced(without, "action_mask", [[False, False, True, False, True]])
+    without = replaced(without, "loss_mask", [[False, False, True, False, True]])
     algorithm = AlgorithmConfig(name=name)
     found, expected = (
         train_on(rows, open_trainer(newborn_policy), algorithm, policy_version=5, seed=0)
@@ -216,7 +220,7 @@ def test_a_token_without_a_log_probability_is_dropped_and_counted(newborn_policy
     assert all(math.isfinite(value) for step in found[1] for value in step.values())
     assert (found[0]["train/dropped_tokens"], expected[0]["train/dropped_tokens"]) == (1, 0)
     if name == "grpo":  # on unchanged weights: -(r1 + r2) A / 2, two tokens and not three
-        ratios = np.exp(open_trainer(newborn_policy).score(ragged(table))[[2, 4]] - [-0.1, -0.2])
+        ratios = np.exp(open_trainer(newborn_policy).score(flat_samples(table))[[2, 4]] - [-0.1, -0.2])
         kl = algorithm.kl_coefficient * found[1][0]["kl"]
         assert ratios.max() < 0.8  # no clip for a good token
         assert found[1][0]["loss"] == pytest.approx(-ratios.sum() * 0.5 / 2 + kl, rel=1e-4)
@@ -226,7 +230,7 @@ def test_a_window_without_any_log_probability_stops_the_run(newborn: Callable[[i
     policy = newborn(3)
     before = digest(policy)
     with pytest.raises(ValueError) as caught:
-        a_stage(window(policy, versions=[3] * 8, shift=float("nan")), policy, tmp_path)
+        a_stage(training_batch(policy, versions=[3] * 8, shift=float("nan")), policy, tmp_path)
     assert str(caught.value) == (
         "no sampled token of batch 00003 for policy version 3 has a log-probability of the generator that is finite; "
         "allowed: finite numbers."
@@ -240,7 +244,7 @@ def test_a_loss_that_is_not_finite_names_version_and_batch_and_writes_nothing(
 ) -> None:
     policy = newborn(3)
     before = digest(policy)
-    broken = replaced(window(policy, versions=[3] * 8), "advantage", [-0.5, 0.5] * 3 + [-0.5, float("inf")])
+    broken = replaced(training_batch(policy, versions=[3] * 8), "advantage", [-0.5, 0.5] * 3 + [-0.5, float("inf")])
     with pytest.raises(FloatingPointError) as caught:
         a_stage(broken, policy, tmp_path)
     said = str(caught.value)
@@ -254,9 +258,9 @@ def test_a_trajectory_that_does_not_fit_is_refused_before_any_training(
     newborn: Callable[[int], Path], tmp_path: Path
 ) -> None:
     policy = newborn(3)
-    table = window(policy, versions=[3] * 8)
+    table = training_batch(policy, versions=[3] * 8)
     check_fits(table, 11)  # the longest has as many tokens
-    for column, fill in (("token_ids", 5), ("action_mask", False), ("logprobs", 0.0), ("reference_logprobs", 0.0)):
+    for column, fill in (("token_ids", 5), ("loss_mask", False), ("logprobs", 0.0), ("reference_logprobs", 0.0)):
         *others, last = table[column].to_pylist()
         table = replaced(table, column, [*others, last + [fill] * 7])
     with pytest.raises(ValueError) as caught:
@@ -270,9 +274,9 @@ def test_a_trajectory_that_does_not_fit_is_refused_before_any_training(
 
 def test_a_dropped_trajectory_teaches_nothing(newborn_policy: Path) -> None:
     # As `rollout.cut` = "drop" records it: no token to train on. The steps are those of a window without it.
-    table = window(newborn_policy)
-    masks = table["action_mask"].to_pylist()
-    dropped = replaced(table, "action_mask", [*masks[:-1], [False] * len(masks[-1])])
+    table = training_batch(newborn_policy)
+    masks = table["loss_mask"].to_pylist()
+    dropped = replaced(table, "loss_mask", [*masks[:-1], [False] * len(masks[-1])])
     for name in LOSSES:
         one, other = (
             train_on(rows, open_trainer(newborn_policy), AlgorithmConfig(name=name), policy_version=0, seed=0)[1]
@@ -283,22 +287,24 @@ def test_a_dropped_trajectory_teaches_nothing(newborn_policy: Path) -> None:
 
 def test_with_the_correction_the_ratio_is_to_the_trainers_own_numbers(newborn_policy: Path) -> None:
     # The generator says 0.1 nats too much of everything: e^-0.1 is what each token weighs, and the ratio starts at 1.
-    table = window(newborn_policy, versions=[2] * 8, shift=0.1)
+    table = training_batch(newborn_policy, versions=[2] * 8, shift=0.1)
     for level in ("token", "sequence"):
-        algorithm = AlgorithmConfig(correction="truncate", correction_level=level)
+        algorithm = AlgorithmConfig(importance_sampling="truncate", importance_sampling_level=level)
         _, steps = train_on(table, open_trainer(newborn_policy), algorithm, policy_version=3, seed=0)
         assert steps[0]["ratio_mean"] == pytest.approx(np.exp(-0.1), rel=1e-4)  # to the generator, as always
         assert steps[0]["weight_capped_share"] == 0
         if level == "token":
             assert steps[0]["weight_mean"] == pytest.approx(np.exp(-0.1), rel=1e-4)
-    masked = AlgorithmConfig(correction="mask", correction_cap=1.05, kl_coefficient=0)  # log 1.05 is below 0.1
+    masked = AlgorithmConfig(
+        importance_sampling="mask", importance_sampling_cap=1.05, kl_coefficient=0
+    )  # log 1.05 is below 0.1
     _, steps = train_on(table, open_trainer(newborn_policy), masked, policy_version=3, seed=0)
     assert steps[0]["weight_mean"] == 0 and steps[0]["weight_capped_share"] == 1
     assert steps[0]["loss"] == steps[0]["grad_norm"] == 0
 
 
 def test_without_a_kl_no_reference_is_needed(newborn_policy: Path) -> None:
-    table = window(newborn_policy).drop(["reference_logprobs"])
+    table = training_batch(newborn_policy).drop(["reference_logprobs"])
     free = AlgorithmConfig(kl_coefficient=0)
     metrics, _ = train_on(table, open_trainer(newborn_policy), free, policy_version=0, seed=0)
     assert metrics["train/steps"] == 4 and "train/kl" not in metrics
@@ -306,24 +312,24 @@ def test_without_a_kl_no_reference_is_needed(newborn_policy: Path) -> None:
 
 def test_an_end_of_turn_that_is_also_the_padding_is_trained_on(newborn_policy: Path) -> None:
     # Token 0 fills rows up. Here it is also how the replies end: good ones become likelier, bad ones less likely.
-    table = window(newborn_policy)
+    table = training_batch(newborn_policy)
     tokens = [[*ids[:-1], 0] for ids in table["token_ids"].to_pylist()]
     masks = [[*[False] * (len(ids) - 1), True] for ids in tokens]  # nothing but the end is trained on
-    table = replaced(replaced(table, "token_ids", tokens), "action_mask", masks)
-    trainer, data = open_trainer(newborn_policy), ragged(table)
+    table = replaced(replaced(table, "token_ids", tokens), "loss_mask", masks)
+    trainer, data = open_trainer(newborn_policy), flat_samples(table)
     before = trainer.score(data)
     table = replaced(table, "logprobs", np.split(before, data.offsets_R[1:-1]))
     train_on(table, trainer, AlgorithmConfig(kl_coefficient=0), policy_version=0, seed=0)
     gains = (trainer.score(data) - before)[data.offsets_R[1:] - 1]
-    assert data.action_mask_N.sum() == 8
+    assert data.loss_mask_N.sum() == 8
     assert all(gains[i + 1] > gains[i] for i in range(0, 8, 2))
 
 
-@pytest.mark.parametrize("empty", [lambda table: table.slice(0, 0), lambda table: take([table, table], [])])
+@pytest.mark.parametrize("empty", [lambda table: table.slice(0, 0), lambda table: gather([table, table], [])])
 def test_a_window_without_rows_takes_no_step(newborn_policy: Path, empty: Callable[[pa.Table], pa.Table]) -> None:
     trainer = open_trainer(newborn_policy)
     before, rate = weights(trainer), trainer.learning_rate
-    rows = empty(window(newborn_policy))
+    rows = empty(training_batch(newborn_policy))
     assert mismatch(trainer, rows, ALGORITHM, policy_version=0) == {}
     metrics, steps = train_on(rows, trainer, ALGORITHM, policy_version=0, seed=0)
     assert steps == []
@@ -339,7 +345,7 @@ def two_stages(first: Path, folder: Path, tokens: tuple[str, str], **training: A
     for version, token in enumerate(tokens):
         target, target_state = folder / f"policy-{version + 1}", folder / f"state-{version + 1}"
         next_policy(
-            window(policy, versions=[version] * 8, seed=version),
+            training_batch(policy, versions=[version] * 8, seed=version),
             policy,
             policy,
             state,
@@ -380,15 +386,15 @@ def test_the_second_version_is_policy_0_with_an_adapter_of_its_own(tiny_policy: 
     adapters = [(folder / ADAPTER / "adapter_model.safetensors").read_bytes() for folder in (first, second)]
     assert adapters[0] != adapters[1]
     shutil.rmtree(second / ADAPTER)
-    assert read_info(second).version == 2  # the digest is that of the policy, whatever becomes of the adapter
+    assert read_manifest(second).version == 2  # the digest is that of the policy, whatever becomes of the adapter
 
 
 def test_the_next_policy_names_its_parent(tiny_policy: Path, tmp_path: Path) -> None:
-    last = read_info(two_stages(tiny_policy, tmp_path, ("d", "d")))
-    middle = read_info(tmp_path / "policy-1")
-    assert (middle.version, middle.parent) == (1, read_info(tiny_policy).digest)
+    last = read_manifest(two_stages(tiny_policy, tmp_path, ("d", "d")))
+    middle = read_manifest(tmp_path / "policy-1")
+    assert (middle.version, middle.parent) == (1, read_manifest(tiny_policy).digest)
     assert (last.version, last.parent) == (2, middle.digest)
-    assert len({read_info(tiny_policy).digest, middle.digest, last.digest}) == 3
+    assert len({read_manifest(tiny_policy).digest, middle.digest, last.digest}) == 3
 
 
 @given(
@@ -412,7 +418,7 @@ def test_every_sampled_token_is_trained_on_at_most_reuse_times_epochs(
                 "group_id": f"{version}-{g}",
                 "policy_version": version,
                 "token_ids": [next(numbers) for _ in range(3 + i)],
-                "action_mask": [False, *[True] * (2 + i)],
+                "loss_mask": [False, *[True] * (2 + i)],
                 "logprobs": [-1.0] * (3 + i),
                 "advantage": (i - 0.5) * differ,
             }
@@ -423,7 +429,7 @@ def test_every_sampled_token_is_trained_on_at_most_reuse_times_epochs(
         recent = batches[-3:]
         chosen = select_groups(recent, buffer, wanted=wanted, uses=uses, policy_version=version, seed=0)
         uses = chosen.uses
-        data, _ = trainable(take(recent, chosen.group_ids))
+        data, _ = trainable(gather(recent, chosen.group_ids))
         for _, _, members in minibatches(data, training, seed=0, policy_version=version):
             packed = build_rows(data, plan_rows(data, members, training.seq_len))
             counts.update(packed.target_K.tolist())
@@ -438,7 +444,7 @@ def test_minibatches_are_of_whole_trajectories() -> None:
     # Six trajectories, of which the second is in three samples and the fifth in two, one of these without a token left.
     owner = np.array([0, 1, 1, 1, 2, 3, 4, 4, 5])
     mask = np.array([[False, True]] * 7 + [[False, False], [False, True]]).reshape(-1)
-    data = Ragged(np.arange(0, 19, 2), np.arange(18), mask, owner)
+    data = FlatSamples(np.arange(0, 19, 2), np.arange(18), mask, owner)
     training = TrainingConfig(epochs=2, minibatch_size=2)
     seen = list(minibatches(data, training, seed=0, policy_version=0))
     assert [(epoch, number) for epoch, number, _ in seen] == [(e, n) for e in range(2) for n in range(3)]
@@ -450,14 +456,14 @@ def test_minibatches_are_of_whole_trajectories() -> None:
 
 
 def test_a_step_counts_a_trajectory_once_however_many_samples_it_is_in(newborn_policy: Path) -> None:
-    table, sizes = window(newborn_policy), []
+    table, sizes = training_batch(newborn_policy), []
 
     def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
         sizes.append(size)
         return logprobs_K.sum(), {}
 
     for ids in ("abcdefgh", "aabcccde"):
-        data = ragged(replaced(table, "trajectory_id", list(ids)))
+        data = flat_samples(replaced(table, "trajectory_id", list(ids)))
         open_trainer(newborn_policy).step(data, [0, 1, 3, 4, 5], loss)
     assert {(s.tokens, s.trajectories) for s in sizes} == {(2 + 3 + 5 + 6 + 7, 5), (2 + 3 + 5 + 6 + 7, 2)}
 
@@ -465,7 +471,7 @@ def test_a_step_counts_a_trajectory_once_however_many_samples_it_is_in(newborn_p
 def test_the_seed_decides_the_minibatches(tiny_policy: Path) -> None:
     def trained(seed: int) -> list[torch.Tensor]:
         trainer = open_trainer(tiny_policy)
-        train_on(window(tiny_policy), trainer, ALGORITHM, policy_version=0, seed=seed)
+        train_on(training_batch(tiny_policy), trainer, ALGORITHM, policy_version=0, seed=seed)
         return weights(trainer)
 
     first, again, other = trained(0), trained(0), trained(1)

@@ -14,26 +14,26 @@ from tasks.config import AlgorithmConfig, TrainingConfig
 from tasks.training.cold_start import imitation
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.losses.tokens import SampledTokens, Totals
-from tasks.training.packing import Ragged, ragged
+from tasks.training.packing import FlatSamples, flat_samples
 from tasks.training.rows import Rows
-from tasks.training.train import window_loss
+from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer, token_logprobs
 
 LENGTHS = (1 + 1, 9 + 1, 5, 7)  # the first two are of 1 and of 9 sampled tokens
 CONFIG = TrainingConfig(learning_rate=1e-2, warmup_iterations=0)
 
 
-def trajectories() -> Ragged:
+def trajectories() -> FlatSamples:
     offsets = np.cumsum([0, *LENGTHS])
     mask = np.ones(offsets[-1], dtype=bool)
     mask[offsets[:-1]] = False
-    return Ragged(offsets, np.random.default_rng(0).integers(3, 300, offsets[-1]), mask)
+    return FlatSamples(offsets, np.random.default_rng(0).integers(3, 300, offsets[-1]), mask)
 
 
 class OneARow(Trainer):
     """Trains without packing: each trajectory has a row of its own, filled up to the longest."""
 
-    def plan(self, data: Ragged, members: Sequence[int]) -> list[list[int]]:
+    def plan(self, data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
         return [[r] for r in members]
 
 
@@ -87,17 +87,17 @@ def test_a_step_in_parts_has_the_gradient_of_a_step_at_once(newborn_policy: Path
 
 
 ALGORITHMS = {name: AlgorithmConfig(name=name, entropy_coefficient=0.01) for name in LOSSES}
-ALGORITHMS["corrected"] = AlgorithmConfig(correction="truncate", correction_level="sequence")
+ALGORITHMS["corrected"] = AlgorithmConfig(importance_sampling="truncate", importance_sampling_level="sequence")
 
 
-def window(policy: Path, ids: str = "abcd") -> pa.Table:
+def training_batch(policy: Path, ids: str = "abcd") -> pa.Table:
     """The trajectories as a policy near `policy` sampled them: its weights and the reference's differ a little.
     `ids` says which trajectory each is a sample of.
 
     The ratios are about 1.1, 1.2, 2.5 and 0.9: of these, only the third is clipped.
     """
     draw, data = np.random.default_rng(1), trajectories()
-    scores, mask = trainer(policy).score(data), data.action_mask_N
+    scores, mask = trainer(policy).score(data), data.loss_mask_N
 
     def near(shift_R: Sequence[float]) -> np.ndarray:
         noise = draw.normal(0, 0.05, len(mask))
@@ -105,7 +105,7 @@ def window(policy: Path, ids: str = "abcd") -> pa.Table:
 
     columns = {
         "token_ids": data.token_ids_N,
-        "action_mask": mask,
+        "loss_mask": mask,
         "logprobs": near([-0.1, -0.2, -0.9, 0.1]),
         "reference_logprobs": near([0.4, -0.3, 0.2, -0.5]),
     }
@@ -116,12 +116,12 @@ def window(policy: Path, ids: str = "abcd") -> pa.Table:
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_sharing_prefixes_changes_neither_loss_nor_gradient(newborn_policy: Path, algorithm: AlgorithmConfig) -> None:
     # Three games on one deck, three tokens of prompt, of which one goes on after the others; and one on another deck.
-    table = window(newborn_policy)
+    table = training_batch(newborn_policy)
     prompt = [7, 8, 9]
     rows = table.to_pylist()
     for row in rows[:3]:
         row["token_ids"] = prompt + row["token_ids"][1:]
-        for name, filler in (("action_mask", False), ("logprobs", 0.0), ("reference_logprobs", 0.0)):
+        for name, filler in (("loss_mask", False), ("logprobs", 0.0), ("reference_logprobs", 0.0)):
             row[name] = [filler] * 3 + row[name][1:]
     table = pa.Table.from_pylist(rows, schema=table.schema)
     alone = trainer(newborn_policy, max_norm=1e6, seq_len=32)
@@ -137,8 +137,8 @@ def a_step(
     table: pa.Table, of: Trainer, members: list[int], algorithm: AlgorithmConfig
 ) -> tuple[dict[str, float], torch.Tensor, list[tuple[int, ...]]]:
     """What an optimizer step measured, its gradient, and the rows and tokens of each forward pass."""
-    data, gradient, passes = ragged(table), gradient_that_the_optimizer_sees(of), []
-    asked = window_loss(table, data, of, algorithm)
+    data, gradient, passes = flat_samples(table), gradient_that_the_optimizer_sees(of), []
+    asked = batch_loss(table, data, of, algorithm)
 
     def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
         passes.append(tuple(rows.token_ids_BT.shape))
@@ -150,7 +150,7 @@ def a_step(
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_packing_changes_neither_loss_nor_gradient(newborn_policy: Path, name: str) -> None:
-    table, everyone = window(newborn_policy), [0, 1, 2, 3]
+    table, everyone = training_batch(newborn_policy), [0, 1, 2, 3]
     packed = a_step(table, trainer(newborn_policy, max_norm=1e6), everyone, ALGORITHMS[name])
     unpacked = a_step(table, trainer(newborn_policy, max_norm=1e6, layout=OneARow), everyone, ALGORITHMS[name])
     assert (packed[2], unpacked[2]) == ([(1, 2 + 10 + 5 + 7)], [(4, 10)])
@@ -162,8 +162,8 @@ def test_packing_changes_neither_loss_nor_gradient(newborn_policy: Path, name: s
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_and_nine_sampled_tokens_count_the_same_at_once_and_in_two_parts(newborn_policy: Path, name: str) -> None:
-    table = window(newborn_policy)
-    assert ragged(table).sampled_R[:2].tolist() == [1, 9]
+    table = training_batch(newborn_policy)
+    assert flat_samples(table).sampled_R[:2].tolist() == [1, 9]
     at_once = a_step(table, trainer(newborn_policy, max_norm=1e6), [0, 1], ALGORITHMS[name])
     in_parts = a_step(table, trainer(newborn_policy, max_norm=1e6, layout=OneARow, rows=1), [0, 1], ALGORITHMS[name])
     assert (at_once[2], in_parts[2]) == ([(1, 2 + 10)], [(1, 2), (1, 10)])
@@ -174,20 +174,22 @@ def test_one_and_nine_sampled_tokens_count_the_same_at_once_and_in_two_parts(new
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_samples_of_a_trajectory_may_lie_in_different_forward_passes(newborn_policy: Path, name: str) -> None:
-    table, of = window(newborn_policy, ids="abab"), [trainer(newborn_policy, max_norm=1e6)]
+    table, of = training_batch(newborn_policy, ids="abab"), [trainer(newborn_policy, max_norm=1e6)]
     of.append(trainer(newborn_policy, max_norm=1e6, layout=OneARow, rows=1))
     at_once, in_parts = (a_step(table, one, [0, 1, 2, 3], ALGORITHMS[name]) for one in of)
     assert (at_once[2], in_parts[2]) == ([(1, 2 + 10 + 5 + 7)], [(1, 2), (1, 10), (1, 5), (1, 7)])
     assert at_once[0] == pytest.approx(in_parts[0], rel=1e-5, abs=1e-6)
     assert (at_once[1] - in_parts[1]).abs().max() <= 1e-5
     # It matters whose samples they are where a trajectory is what counts, and nowhere else.
-    apart = a_step(window(newborn_policy), trainer(newborn_policy, max_norm=1e6), [0, 1, 2, 3], ALGORITHMS[name])
+    apart = a_step(
+        training_batch(newborn_policy), trainer(newborn_policy, max_norm=1e6), [0, 1, 2, 3], ALGORITHMS[name]
+    )
     assert (abs(at_once[0]["loss"] - apart[0]["loss"]) > 1e-3) == (name in ("dr_grpo", "gspo", "corrected"))
 
 
 def test_the_correction_of_a_sequence_is_the_product_over_all_samples_of_a_trajectory(newborn_policy: Path) -> None:
-    table = window(newborn_policy, ids="abca")
-    data, of = ragged(table), trainer(newborn_policy)
+    table = training_batch(newborn_policy, ids="abca")
+    data, of = flat_samples(table), trainer(newborn_policy)
     log_w = np.split(of.score(data) - np.concatenate(table["logprobs"].to_pylist()), data.offsets_R[1:-1])
     a, b, c = (sum(float(log_w[r].sum()) for r in rows) for rows in ([0, 3], [1], [2]))
     wanted = np.minimum(2, np.exp([a, b, c, a]))  # of each sample's tokens, of which there are 1, 9, 4 and 6
@@ -287,7 +289,7 @@ def test_more_warmup_than_iterations(tiny_policy: Path) -> None:
 def test_the_temperature_divides_the_logits(tiny_policy: Path) -> None:
     cold = Trainer(tiny_policy, CONFIG, temperature=1e-3, schedule_steps=1).score(trajectories())
     hot = Trainer(tiny_policy, CONFIG, temperature=1e6, schedule_steps=1).score(trajectories())
-    mask = trajectories().action_mask_N
+    mask = trajectories().loss_mask_N
     vocabulary = weights(trainer(tiny_policy))["lm_head.weight"].shape[0]
     assert hot[mask] == pytest.approx(-math.log(vocabulary), abs=1e-4)  # every token as likely as any other
     assert np.median(cold[mask]) < -100

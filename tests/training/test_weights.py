@@ -15,7 +15,7 @@ from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint, digest
 from tasks.policy.weights import INDEX, stored_tensors, weights_dtype
 from tasks.training.cold_start import imitation
-from tasks.training.packing import Ragged
+from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 from tasks.training.weights import export_weights
 
@@ -112,7 +112,7 @@ def test_a_bfloat16_policy_is_trained_in_float32_and_rounded_once(plain: Path, t
     config = TrainingConfig(learning_rate=1e-4, warmup_iterations=0)
     trainer = Trainer(source, config, temperature=1.0, schedule_steps=1)
     start = {name: weight.full_tensor().clone() for name, weight in trainer.model.state_dict().items()}
-    data = Ragged(np.array([0, 40]), np.random.default_rng(0).integers(3, 300, 40), np.arange(40) > 0)
+    data = FlatSamples(np.array([0, 40]), np.random.default_rng(0).integers(3, 300, 40), np.arange(40) > 0)
     for _ in range(3):
         trainer.step(data, [0], imitation)
     norm = "layers.0.attention_norm.weight"

@@ -36,7 +36,7 @@ def test_the_settings_are_allowed(path: Path) -> None:
 
 def test_the_settings_for_smollm2() -> None:
     rollout = named("smollm2-135m").rollout
-    assert rollout.invalid_reward + rollout.near_miss_bonus < -1  # a lost game is better than the nearest miss
+    assert rollout.invalid_reward + rollout.partial_format_bonus < -1  # a lost game is better than the nearest miss
 
 
 def test_qwen_and_its_training_fit_on_a_gpu_of_80_gb() -> None:

@@ -23,7 +23,7 @@ from flytekit.models.task import Resources, TaskTemplate
 from flytekit.types.directory import FlyteDirectory
 
 from tasks import resources
-from tasks.buffer.task import Window
+from tasks.buffer.task import TrainingBatch
 from tasks.config import GrpoConfig, Run
 from workflows.grpo import SEGMENT, Progress, iterate
 
@@ -67,7 +67,7 @@ def compiled(
             config=GrpoConfig.from_json(config),
             begin=begin,
             end=end,
-            window=Window(),
+            training_batch=TrainingBatch(),
             **before,
         )
 
@@ -146,15 +146,17 @@ def test_a_training_goes_on_from_the_last_and_is_told_who_sampled(lag: int) -> N
         assert inputs["policy"] == ([(("train", v - 1), "policy")] if v else [])  # the first is an input of the graph
         assert inputs["state"] == ([(("train", v - 1), "state")] if v else [])
         assert inputs["sampler"] == found.inputs["rollout", v]["policy"]
-        assert inputs["window"] == [(("select_window", v), "o0")]
-        assert found.inputs["select_window", v]["before"] == ([(("select_window", v - 1), "o0")] if v else [])
+        assert inputs["window"] == [(("select_training_batch", v), "o0")]
+        assert found.inputs["select_training_batch", v]["before"] == (
+            [(("select_training_batch", v - 1), "o0")] if v else []
+        )
 
 
 def test_a_window_reaches_max_age_versions_back() -> None:
     found = graph(lag=0, config=OTHER)
     for v in range(ITERATIONS):
         reach = [(("compute_advantages", b), "o0") for b in range(max(0, v - 1), v + 1)]
-        assert found.inputs["select_window", v]["batches"] == found.inputs["train", v]["batches"] == reach
+        assert found.inputs["select_training_batch", v]["batches"] == found.inputs["train", v]["batches"] == reach
 
 
 def test_without_a_kl_nothing_is_scored() -> None:
@@ -249,7 +251,7 @@ def test_ten_thousand_iterations_are_a_chain_of_chains_of_segments() -> None:
     part = spans(compiled(0, "{}", 7500, 10_000, 10_000))
     assert part == [(begin, begin + SEGMENT) for begin in range(7500, 10_000, SEGMENT)] and len(part) == 50
     last = Counter(stage for stage, _ in nodes_of(compiled(1, "{}", 9950, 10_000, **handed_on(9950))))
-    stages = ("rollout", "score_reference", "compute_advantages", "select_window", "train", "retire")
+    stages = ("rollout", "score_reference", "compute_advantages", "select_training_batch", "train", "retire")
     assert last == {**dict.fromkeys(stages, SEGMENT), "evaluate": 7}  # 9952, 9960, … 10,000
     assert len(whole) + len(part) + sum(last.values()) == 361
 
@@ -298,8 +300,8 @@ def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
     assert uri(nodes["rollout"][0]["policy"]) == f"s3://bucket/policies/0000{5 - lag}"
     assert uri(nodes["train"][0]["policy"]) == "s3://bucket/policies/00005"
     assert uri(nodes["train"][0]["state"]) == "s3://bucket/states/00005"
-    window = [uri(b) for b in nodes["select_window"][0]["batches"].collection.bindings if not b.promise]
-    assert window == [f"s3://bucket/batches/0000{v}" for v in (2, 3, 4)][-GrpoConfig().buffer.max_age :]
+    training_batch = [uri(b) for b in nodes["select_training_batch"][0]["batches"].collection.bindings if not b.promise]
+    assert training_batch == [f"s3://bucket/batches/0000{v}" for v in (2, 3, 4)][-GrpoConfig().buffer.max_age :]
     assert "evaluate" not in nodes  # neither the sixth nor the seventh
     # Training 5 makes version 6; versions 6, 5 and 4 stay, and the trainer state of version 3 goes.
     assert [[uri(b) for b in inputs["folders"].collection.bindings] for inputs in nodes["retire"]] == [

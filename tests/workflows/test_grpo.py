@@ -17,7 +17,7 @@ from flytekit import FlyteContextManager
 from safetensors.torch import load_file
 
 from tasks.history import read_history
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.records import SAMPLE, read_batch
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def logged(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_a_training_from_the_command_line_moves_the_policy_and_leaves_its_results(reference_run: Path, home: Path):
     assert weights(reference_run, 0) != weights(reference_run, 1) != weights(reference_run, 2)
-    infos = [read_info(reference_run / "policies" / f"{v:05d}") for v in range(3)]
+    infos = [read_manifest(reference_run / "policies" / f"{v:05d}") for v in range(3)]
     assert [info.version for info in infos] == [0, 1, 2]
     assert [info.parent for info in infos] == ["", infos[0].digest, infos[1].digest]
 
@@ -146,12 +146,12 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
         assert [m.step for m in mlflow.get_metric_history(run_id, name)] == [0, 1], name
     for name in ("regret", "expected_reward", "expected_reward_low", "expected_reward_high", "optimum"):
         assert [m.step for m in mlflow.get_metric_history(run_id, f"eval/{name}")] == [0, 2], name
-    for name, steps in (("first_policy", [0]), ("evaluate", [0, 2]), ("report", [2])):
+    for name, steps in (("initial_policy", [0]), ("evaluate", [0, 2]), ("report", [2])):
         assert [m.step for m in mlflow.get_metric_history(run_id, f"stage/{name}_s")] == steps
     assert all(name.count("/") == 1 for name in run.data.metrics)
     assert len(run.data.metrics) < 60
     for end, version in (("first_digest", 0), ("digest", 2)):
-        assert run.data.tags[f"policy.{end}"] == read_info(reference_run / "policies" / f"{version:05d}").digest
+        assert run.data.tags[f"policy.{end}"] == read_manifest(reference_run / "policies" / f"{version:05d}").digest
     artifacts = {artifact.path for artifact in mlflow.list_artifacts(run_id)}
     assert {"config.json", "summary.json", "report.html"} <= artifacts
     assert {artifact.path for artifact in mlflow.list_artifacts(run_id, "pictures")} == PICTURES

@@ -9,7 +9,7 @@ from flytekit.clis.sdk_in_container import pyflyte
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 
 from tasks.config import GrpoConfig
-from tasks.run.task import prepare
+from tasks.run.task import create_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,7 +137,7 @@ def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
     context = FlyteContextManager.current_context()
     remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
     with FlyteContextManager.with_context(context.with_execution_state(remote)):
-        run = prepare.task_function(**inputs, **numbers, config=config)
+        run = create_run.task_function(**inputs, **numbers, config=config)
     assert "run monday, expected memory in GiB: training " in capsys.readouterr().out
     assert run.name == "monday" and (home / "runs" / "monday" / "run.json").is_file()
 

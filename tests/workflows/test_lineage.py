@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.lineage.records import LINEAGE, BatchLineage, PolicyLineage, batch_digest, read
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.records import read_batch
 
 ROOT = Path(__file__).parents[2]
@@ -36,14 +36,14 @@ def mlflow_of(run: Path) -> tuple[Any, Any]:
     return mlflow, mlflow.get_run(json.loads((run / "summary.json").read_text())["mlflow_run_id"])
 
 
-def decided(run: Path, iteration: int) -> set[str]:
+def has_reward_variance(run: Path, iteration: int) -> set[str]:
     """Groups of a batch whose rewards differ."""
     rows = read_batch(run / "trajectories" / f"{iteration:05d}", ["group_id", "reward"]).to_pandas()
     return set(rows.groupby("group_id").filter(lambda group: group["reward"].nunique() > 1)["group_id"])
 
 
 def test_batches_and_policies_name_each_other(reference_run: Path):
-    infos = [read_info(reference_run / "policies" / f"{v:05d}") for v in range(3)]
+    infos = [read_manifest(reference_run / "policies" / f"{v:05d}") for v in range(3)]
     for iteration in range(2):
         for stage in ("rollouts", "scored", "trajectories"):
             batch = read(reference_run / stage / f"{iteration:05d}", BatchLineage)
@@ -53,9 +53,11 @@ def test_batches_and_policies_name_each_other(reference_run: Path):
         made = read(reference_run / "policies" / f"{iteration + 1:05d}", PolicyLineage)
         assert (made.version, made.digest) == (iteration + 1, infos[iteration + 1].digest)
         assert made.parent == batch.sampled_by
-        (use,) = made.batches  # `decided` groups are fewer than a window takes: none is left for the next stage
+        (use,) = (
+            made.batches
+        )  # `has_reward_variance` groups are fewer than a window takes: none is left for the next stage
         assert (use.uri, use.iteration, use.age) == (f"trajectories/{iteration:05d}", iteration, 0)
-        assert (use.games, use.groups, set(use.used)) == (24 * 4, 24, decided(reference_run, iteration))
+        assert (use.games, use.groups, set(use.used)) == (24 * 4, 24, has_reward_variance(reference_run, iteration))
         assert use.digest == batch_digest(reference_run / "trajectories" / f"{iteration:05d}")
         assert use.sampled_by == batch.sampled_by
     first = read(reference_run / "policies" / "00000", PolicyLineage)
@@ -92,7 +94,7 @@ def test_games_of_decided_groups_are_traces_of_the_mlflow_run(reference_run: Pat
     }
     for trace in traces:
         row = rows[trace.info.client_request_id]
-        assert row["group_id"] in decided(reference_run, int(trace.info.tags["iteration"]))
+        assert row["group_id"] in has_reward_variance(reference_run, int(trace.info.tags["iteration"]))
         feedback = {a.name: a.feedback.value for a in trace.info.assessments}
         assert feedback == pytest.approx({"reward": row["reward"], "advantage": row["advantage"], "age": 0})
         assert len(trace.data.spans) == 1 + row["turns"]
@@ -103,8 +105,8 @@ def test_a_person_sees_the_chain_and_gets_it_as_json(reference_run: Path, ask: A
     done = ask("--policy", "runs/reference/policies/00002")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "\x1b" not in done.stdout
-    infos = [read_info(reference_run / "policies" / f"{v:05d}") for v in range(3)]
-    used = [len(decided(reference_run, iteration)) for iteration in range(2)]
+    infos = [read_manifest(reference_run / "policies" / f"{v:05d}") for v in range(3)]
+    used = [len(has_reward_variance(reference_run, iteration)) for iteration in range(2)]
     lines = [line for line in done.stdout.splitlines() if line.startswith(("policy", "    from"))]
     assert [" ".join(line.split()) for line in lines] == [
         f"policy 2 {infos[2].digest[:12]} runs/reference/policies/00002",
@@ -121,15 +123,15 @@ def test_a_person_sees_the_chain_and_gets_it_as_json(reference_run: Path, ask: A
 
 
 def test_a_person_asks_where_one_game_comes_from(reference_run: Path, ask: Ask):
-    group = min(decided(reference_run, 1))
+    group = min(has_reward_variance(reference_run, 1))
     rows = read_batch(reference_run / "trajectories" / "00001").to_pylist()
     row = next(row for row in rows if row["trajectory_id"] == f"{group}-2")
-    digest = read_info(reference_run / "policies" / "00002").digest
+    digest = read_manifest(reference_run / "policies" / "00002").digest
     (version,) = mlflow_of(reference_run)[0].search_model_versions(f"tags.digest = '{digest}'")
     done = ask("--policy", f"models:/grpo-blackjack/{version.version}", "--trajectory", f"{group}-2")
     assert done.returncode == 0, done.stderr[-3000:]
     shown = " ".join(done.stdout.split())
-    sampler = read_info(reference_run / "policies" / "00001")
+    sampler = read_manifest(reference_run / "policies" / "00001")
     for line in (
         f"trajectory {group}-2",
         f"sampled by policy 1, {sampler.digest[:12]}, runs/reference/policies/00001",
@@ -175,7 +177,7 @@ def test_a_run_that_begins_with_a_policy_of_another_says_so(reference_run: Path,
         "onward", iterations=1, policy="runs/reference/policies/00002", config={"tracking": {"trace_groups": 1}}
     )
     first = read(run / "policies" / "00000", PolicyLineage)
-    source = read_info(reference_run / "policies" / "00002")
+    source = read_manifest(reference_run / "policies" / "00002")
     assert first.origin == "a copy of runs/reference/policies/00002"
     assert first.parent is not None and first.parent.digest == source.digest and first.parent.version == 2
     assert first.parent.uri == "../reference/policies/00002"

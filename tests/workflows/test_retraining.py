@@ -10,7 +10,7 @@ import pytest
 from small import SMALL
 from tasks.config import GrpoConfig
 from tasks.evaluation.compare import Comparison
-from tasks.policy.checkpoint import read_info
+from tasks.policy.checkpoint import read_manifest
 from tasks.seeds import fresh_seed
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client
@@ -57,10 +57,10 @@ def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Calla
     assert first["promoted"] and first["version"] == 2  # version 1 is what it began from
     trained = runs / "first" / "policies" / "00004"
     champion = registry.find(uri, f"models:/{MODEL}@champion")
-    assert (champion.number, champion.place, champion.digest) == (2, str(trained), read_info(trained).digest)
+    assert (champion.number, champion.place, champion.digest) == (2, str(trained), read_manifest(trained).digest)
     compared = Comparison.from_json((runs / "first" / "comparisons" / "00004" / "comparison.json").read_text())
     assert compared.policy == champion.digest
-    assert compared.other == read_info(runs / "first" / "policies" / "00000").digest
+    assert compared.other == read_manifest(runs / "first" / "policies" / "00000").digest
     assert (compared.games, compared.seed) == (GAMES, fresh_seed("first", int(START.timestamp())))
     assert first["why"] == f"version 2 of {MODEL} is champion, the first one: {compared.in_words}"
     assert json.loads((runs / "first" / "summary.json").read_text())["iterations"] == 4
@@ -73,7 +73,7 @@ def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Calla
     assert registry.find(uri, f"models:/{MODEL}@challenger").number == 3
     began = json.loads((runs / "second" / "run.json").read_text())
     assert began["inputs"]["policy"] == f"models:/{MODEL}/2" and began["source"]["place"] == str(trained)
-    assert read_info(runs / "second" / "policies" / "00000").digest == champion.digest
+    assert read_manifest(runs / "second" / "policies" / "00000").digest == champion.digest
     assert first["seed"] != second["seed"] and began["inputs"]["seed"] == int(START.timestamp()) + 24 * 3600
 
     mlflow = client(uri)

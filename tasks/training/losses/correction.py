@@ -6,7 +6,7 @@ from tasks.config import AlgorithmConfig
 from tasks.training.losses.tokens import sum_by
 
 
-def correction_weights(
+def importance_weights(
     old_logprobs_K: torch.Tensor,
     generator_logprobs_K: torch.Tensor,
     trajectory_K: torch.Tensor,
@@ -24,10 +24,10 @@ def correction_weights(
     change with the policy in training, and is known for whole trajectories before the first step.
     """
     log_w_K = old_logprobs_K - generator_logprobs_K
-    if config.correction_level == "sequence":
+    if config.importance_sampling_level == "sequence":
         log_w_K = sum_by(log_w_K, trajectory_K)
     w_K = log_w_K.exp()
-    if config.correction == "truncate":
-        return w_K.clamp(max=config.correction_cap), w_K > config.correction_cap
-    beyond_K = (w_K > config.correction_cap) | (w_K < 1 / config.correction_cap)
+    if config.importance_sampling == "truncate":
+        return w_K.clamp(max=config.importance_sampling_cap), w_K > config.importance_sampling_cap
+    beyond_K = (w_K > config.importance_sampling_cap) | (w_K < 1 / config.importance_sampling_cap)
     return w_K.masked_fill(beyond_K, 0.0), beyond_K

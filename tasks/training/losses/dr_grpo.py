@@ -19,6 +19,6 @@ def dr_grpo_loss(
     The paper further divides by a constant, the generation budget, which only scales the learning rate and is left out.
     The sum is over all samples of a trajectory, which counts once among the trajectories.
     The other half, advantages that are not divided by the group's deviation, is `algorithm.advantage`; its
-    "standardised" is refused with this loss.
+    "mean_std" is refused with this loss.
     """
     return clipped_loss(tokens, totals.trajectories, config)

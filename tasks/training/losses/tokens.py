@@ -32,8 +32,8 @@ class SampledTokens:
     logprobs_K: torch.Tensor  # of the policy in training, at the sampling temperature; carries the gradient
     entropy_K: torch.Tensor  # of its whole distribution there, in nats; carries the gradient
     generator_logprobs_K: torch.Tensor  # of the policy that sampled, in its own numerics
-    old_logprobs_K: torch.Tensor  # what the ratio divides by: the generator's, unless `correction` is on
-    weights_K: torch.Tensor  # importance of each token beside the ratio: 1, unless `correction` is on
+    old_logprobs_K: torch.Tensor  # what the ratio divides by: the generator's, unless `importance_sampling` is on
+    weights_K: torch.Tensor  # importance of each token beside the ratio: 1, unless `importance_sampling` is on
     reference_logprobs_K: torch.Tensor | None  # of the frozen policy 0; None where the KL is not wanted
     advantages_K: torch.Tensor  # of its trajectory
     sample_K: torch.Tensor  # int64, 0 … S - 1

@@ -76,7 +76,7 @@ def select_groups(
     )
 
 
-def take(batches: Sequence[pa.Table], group_ids: Sequence[str]) -> pa.Table:
+def gather(batches: Sequence[pa.Table], group_ids: Sequence[str]) -> pa.Table:
     """The rows of the chosen groups, groups in the order given, members as they were written."""
     rows = pa.concat_tables(batches)
     place = {group: i for i, group in enumerate(group_ids)}

@@ -16,7 +16,7 @@ Told = list[tuple[float, float, str]]
 
 def test_rollout_and_training_tell_how_far_they_are(tiny_policy: Path) -> None:
     told: Told = []
-    config = RolloutConfig(groups=6, max_groups=200, group_size=4, concurrent_games=16)
+    config = RolloutConfig(groups=6, max_groups=200, group_size=4, concurrent_episodes=16)
     batch, metrics = sample_batch(
         tiny_policy,
         config,
@@ -24,22 +24,22 @@ def test_rollout_and_training_tell_how_far_they_are(tiny_policy: Path) -> None:
         url="",
         run_seed=0,
         iteration=0,
-        watch=lambda done, total, note: told.append((done, total, note)),
+        progress=lambda done, total, note: told.append((done, total, note)),
     )
     kept = [done for done, _, _ in told]
     assert {total for _, total, _ in told} == {6}
-    assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == metrics["rollout/groups_kept"] >= 6
+    assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == metrics["rollout/groups_with_variance"] >= 6
     assert len(kept) > metrics["rollout/groups"] / 4  # more often than once a wave of four groups
     assert told[-1][2].endswith(f" games/s  reward {metrics['rollout/expected_reward']:+.3f}")
 
     steps: Told = []
     _, rows = train_on(
-        add_advantages(batch, "centred")[0],
+        add_advantages(batch, "mean")[0],
         Trainer(tiny_policy, TrainingConfig(epochs=2, minibatch_size=8), temperature=1.0, schedule_steps=1),
         AlgorithmConfig(kl_coefficient=0),
         policy_version=0,
         seed=0,
-        watch=lambda done, total, note: steps.append((done, total, note)),
+        progress=lambda done, total, note: steps.append((done, total, note)),
     )
     assert steps == [(i + 1, len(rows), f"loss {row['loss']:+.4f}") for i, row in enumerate(rows)]
     assert len(rows) > 2
@@ -54,7 +54,7 @@ def test_an_evaluation_tells_of_greedy_and_sampled_games(tiny_policy: Path, game
         environment="blackjack",
         games=games,
         seed=0,
-        watch=lambda done, total, note: told.append((done, total, note)),
+        progress=lambda done, total, note: told.append((done, total, note)),
     )
     assert {total for _, total, _ in told} == {games + min(games, SAMPLED)}
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.buffer.window import COLUMNS, Selection, select_groups, take
+from tasks.buffer.selection import COLUMNS, Selection, gather, select_groups
 from tasks.config import BufferConfig
 from tasks.records import read_batch, write_batch
 
@@ -78,7 +78,7 @@ def test_a_trajectory_in_several_samples_counts_once_and_is_taken_whole() -> Non
     selection = select([split, batch(4, {"b": LEARN})], policy_version=5)
     assert selection.metrics["buffer/trajectories"] == 4
     assert selection.metrics["buffer/staleness_mean"] == (2 * 4 + 2 * 1) / 4
-    assert take([split], ["a"])["trajectory_id"].to_pylist() == ["a-0", "a-1", "a-1"]
+    assert gather([split], ["a"])["trajectory_id"].to_pylist() == ["a-0", "a-1", "a-1"]
 
 
 def test_an_age_of_exactly_max_age_is_allowed() -> None:
@@ -95,7 +95,7 @@ def test_nothing_to_learn_from_is_an_empty_window() -> None:
     selection = select([batch(0, {"a": FLAT})], policy_version=0)
     assert selection.group_ids == [] and selection.uses == {}
     assert selection.metrics["buffer/groups"] == selection.metrics["buffer/staleness_mean"] == 0
-    assert len(take([batch(0, {"a": FLAT})], selection.group_ids)) == 0
+    assert len(gather([batch(0, {"a": FLAT})], selection.group_ids)) == 0
 
 
 def test_the_freshest_come_first() -> None:
@@ -173,10 +173,10 @@ def test_what_is_too_old_leaves_the_window_and_stays_on_disk(tmp_path: Path) -> 
 
 def test_take_gives_whole_groups_in_the_order_chosen() -> None:
     mixed = batch(1, {"a": LEARN, "b": LEARN, "c": LEARN}).take([4, 0, 2, 5, 1, 3])
-    rows = take([HISTORY[0], mixed], ["c", "0-2", "a"])
+    rows = gather([HISTORY[0], mixed], ["c", "0-2", "a"])
     assert rows["trajectory_id"].to_pylist() == ["c-0", "c-1", "0-2-0", "0-2-1", "a-0", "a-1"]
     assert rows.schema == mixed.schema
-    assert len(take([mixed], [])) == 0
+    assert len(gather([mixed], [])) == 0
 
 
 @given(
@@ -220,7 +220,7 @@ def test_a_whole_training_keeps_its_promises(
         left = [sampled_by[group] for group in eligible.difference(chosen)]
         assert max(left, default=-1) <= min(versions, default=99)  # the freshest first
 
-        rows = take(recent, chosen).to_pandas()
+        rows = gather(recent, chosen).to_pandas()
         assert (v - rows["policy_version"] <= max_age).all()
         assert list(rows["group_id"]) == [group for group in chosen for _ in range(3)]  # whole
         assert (rows.groupby("group_id")["advantage"].apply(lambda a: a.abs().max()) > 0).all()

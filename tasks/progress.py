@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 # (done, of how many, a note for people). Called a few times a second at most by who cares for speed: it may draw.
-Watch = Callable[[float, float, str], None]
+ProgressCallback = Callable[[float, float, str], None]
 
 
-def nobody(done: float, total: float, note: str) -> None:
+def no_progress(done: float, total: float, note: str) -> None:
     """Where nobody watches."""

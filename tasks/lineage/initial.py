@@ -6,10 +6,10 @@ from tasks.config import Run
 from tasks.folders import run_folder
 from tasks.lineage.records import PolicyLineage, PolicyName, place, write
 from tasks.policy import hub
-from tasks.policy.checkpoint import PolicyInfo
+from tasks.policy.checkpoint import Manifest
 
 
-def record_first(run: Run, folder: Path, policy: str, source: Path, info: PolicyInfo) -> None:
+def record_initial(run: Run, folder: Path, policy: str, source: Path, info: Manifest) -> None:
     """Say beside policy 0 of a run, in `folder`, that it is what a user named `policy`, copied from `source`.
 
     Where that is itself a policy of some training, it becomes the parent, so that the chain goes on there.
@@ -22,6 +22,6 @@ def record_first(run: Run, folder: Path, policy: str, source: Path, info: Policy
         origin = f"a copy of {policy}"
     parent, record = None, source / "policy.json"
     if policy != "tiny" and record.is_file():
-        known = PolicyInfo.from_json(record.read_text())
+        known = Manifest.from_json(record.read_text())
         parent = PolicyName(version=known.version, digest=known.digest, uri=place(str(source), run_folder(run.name)))
     write(folder, PolicyLineage(version=0, digest=info.digest, parent=parent, origin=origin))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tasks.config import GrpoConfig, Run, require
 from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
-from tasks.folders import run_folder, written_whole
+from tasks.folders import atomic_directory, run_folder
 from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
@@ -148,7 +148,7 @@ def open_run(
     """The identity of a training: a new one, or that of the run of the same name that it goes on with.
 
     `needs`, bytes by role, become parameters of the MLflow run, and so does what the registry says of its `source`;
-    `execution`, what names the Flyte execution, becomes its tags. On a cluster an attempt at `prepare` finds nothing on
+    `execution`, what names the Flyte execution, becomes its tags. On a cluster an attempt at `create_run` finds nothing on
     its disk: there the execution's name is the run's token, and gives it a name where the user gave none. Elsewhere
     `execution` is empty.
 
@@ -202,7 +202,7 @@ def open_run(
     )
     if not record.is_file():
         kept = {"token": token, "inputs": wanted, "source": source.to_dict()}
-        with written_whole(folder) as new:
+        with atomic_directory(folder) as new:
             (new / "run.json").write_text(json.dumps(kept, indent=1) + "\n")
     return run
 
