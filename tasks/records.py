@@ -22,6 +22,7 @@ and never changed, so that a window over them is only a list.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,22 +30,37 @@ import pyarrow.dataset as ds
 
 from tasks.folders import atomic_directory
 
-MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+TOOL_CALL = pa.struct([("id", pa.string()), ("name", pa.string()), ("arguments", pa.string())])
+MESSAGE = pa.struct(
+    [
+        ("role", pa.string()),
+        ("content", pa.string()),
+        ("tool_calls", pa.list_(TOOL_CALL)),  # null where there are none
+        ("tool_call_id", pa.string()),  # of a message of a tool
+        ("reward", pa.float32()),  # of a reply: the environment's, for this step; null where it was not asked
+        ("note", pa.string()),  # of a reply: what the environment says to people
+    ]
+)
 
 SAMPLE = pa.schema(
     [
         ("trajectory_id", pa.string()),
         ("sample", pa.int32()),
         ("group_id", pa.string()),
-        ("policy_version", pa.int32()),
+        ("task_id", pa.string()),
         ("seed", pa.int64()),
+        ("policy_version", pa.int32()),
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.bool_())),
         ("logprobs", pa.list_(pa.float32())),
         ("reward", pa.float32()),
+        ("raw_reward", pa.float32()),
         ("turns", pa.int32()),
         ("invalid", pa.bool_()),
         ("finish_reason", pa.string()),
+        ("outcome", pa.string()),
+        ("error", pa.string()),
+        ("metrics", pa.map_(pa.string(), pa.float32())),
         ("messages", pa.list_(MESSAGE)),
     ]
 )
@@ -57,24 +73,30 @@ class Sample:
     """One conversation as the generator saw and sampled it. Produced by the rollout, consumed by every later stage.
 
     Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
-    `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", policy_version=3, seed=8123,
-    token_ids=[1, 40, 77, 2, 55, 9], loss_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69, -0.01],
-    reward=-1.0, turns=1, invalid=False, finish_reason="finished", messages=[{"role": "system", …}, …])`.
+    `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", task_id="8123", seed=8123,
+    policy_version=3, token_ids=[1, 40, 77, 2, 55, 9], loss_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69,
+    -0.01], reward=-1.0, raw_reward=-1.0, turns=1, invalid=False, finish_reason="finished", outcome="lost", error="",
+    metrics=[("agreement", 0.0)], messages=[{"role": "system", …}, …])`.
     """
 
     trajectory_id: str  # the same for all samples of a trajectory
     sample: int  # 0, 1, … within its trajectory
-    group_id: str  # the trajectories that share one environment seed
+    group_id: str  # the trajectories that share one task
+    task_id: str
+    seed: int  # the task's
     policy_version: int  # the version that sampled it
-    seed: int
     token_ids: list[int]
     loss_mask: list[bool]  # true where the policy sampled; nowhere in a trajectory that was dropped
     logprobs: list[float]  # the generator's, at the sampling temperature; 0 where the mask is false
-    reward: float | None  # None where it was dropped: cut, under `rollout.cut` = "drop"
+    reward: float | None  # what training learns from; None where the trajectory was dropped: an error, or truncated
+    raw_reward: float | None  # the environment's own, unshaped; None for an error
     turns: int  # replies of the whole trajectory
-    invalid: bool
-    finish_reason: str  # "finished", "invalid" (unreadable reply), "length" (reply cut) or "max_turns"
-    messages: list[dict[str, str]]  # up to its last reply, as they were said: the prompt may leave out earlier thinking
+    invalid: bool  # whether an unreadable reply ended it
+    finish_reason: str  # "finished", "invalid" (unreadable reply), "truncated" (by a limit) or "error"
+    outcome: str  # in the environment's own words
+    error: str  # why it ended as an error
+    metrics: list[tuple[str, float]]  # of its steps, averaged
+    messages: list[dict[str, Any]]  # up to its last reply, as they were said: the prompt may leave out earlier thinking
 
 
 def to_table(samples: Sequence[Sample]) -> pa.Table:

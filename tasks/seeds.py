@@ -1,26 +1,32 @@
-"""Seeds derived from names and numbers: the same everywhere, and training's never those of an evaluation."""
+"""Seeds derived from names and numbers: the same everywhere."""
 
 import hashlib
+import random
 
-HELD_OUT = 1 << 61  # environment seeds from here on are for evaluation only; training's stay below
+BITS = 61  # of the index of a task
 
 
-def derived_seed(*parts: object, bits: int = 61) -> int:
+def derived_seed(*parts: object, bits: int = BITS) -> int:
     """A seed from anything printable, 0 <= seed < 2**bits, by BLAKE2b: equal parts give equal seeds."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> (64 - bits)
 
 
-def training_seed(run_seed: int, iteration: int, group: int) -> int:
-    """The environment seed of one group."""
-    return derived_seed("deck", run_seed, iteration, group)
+def training_index(run_seed: int, iteration: int, group: int) -> int:
+    """The index of the training task of one group."""
+    return derived_seed("task", run_seed, iteration, group)
 
 
-def held_out_seeds(evaluation_seed: int, games: int) -> list[int]:
-    """The environment seeds of an evaluation."""
-    return [HELD_OUT + derived_seed("held-out deck", evaluation_seed, i) for i in range(games)]
+def evaluation_indices(seed: int, count: int, available: int | None = None) -> list[int]:
+    """The indices of the test tasks of an evaluation: `seed` says which.
+
+    Where only so many are `available` no task comes twice, and there are at most as many.
+    """
+    if available is None:
+        return [derived_seed("test task", seed, i) for i in range(count)]
+    return random.Random(derived_seed("test order", seed)).sample(range(available), min(count, available))
 
 
 def fresh_seed(*parts: object) -> int:
-    """Names decks that nobody has played: `held_out_seeds` takes it, and no evaluation's own seed is so large."""
+    """Names test tasks that no evaluation has used: no evaluation's own seed is so large."""
     return (1 << 31) + derived_seed("fresh", *parts, bits=60)

@@ -1,118 +1,57 @@
-"""Every environment, as the rest of the project sees it.
+"""Environments by name: a folder beside this file, an installed package's entry point, or any module with a SPEC."""
 
-Cheap to import: openenv alone takes three seconds, so it is imported when an environment is asked for.
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
-    Games   ──Observation──►  Agent  ──messages──►  policy
-    (many)  ◄────Action─────         ◄───reply────
-"""
+from tasks.config import require
+from tasks.environments.interface import EnvironmentSpec
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from openenv.core.env_server.types import Action, Observation
-
-    from tasks.environments.blackjack.optimum import GameValue
-
-ENVIRONMENT_NAMES = ("blackjack",)
+GROUP = "flyte_grpo.environments"  # of entry points
 
 
-class Games(Protocol):
-    """Many games advanced together, in this process or on a server. A game's name is its place in `seeds`."""
-
-    def reset(self, seeds: Sequence[int]) -> list[Observation]:
-        """Open one fresh game a seed, dropping those before. A seed fixes all that chance decides."""
-        ...
-
-    def step(self, actions: Mapping[int, Action]) -> dict[int, Observation]:
-        """Make one move in each game named. The reward is None until an observation is `done`."""
-        ...
-
-    def close(self) -> None:
-        """Give back sessions and threads."""
-        ...
+def environment_names() -> list[str]:
+    """The names of the folders here and of the installed entry points."""
+    folders = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg]
+    return sorted({*folders, *(point.name for point in entry_points(group=GROUP))})
 
 
-class Agent(Protocol):
-    """Renders an observation to chat messages and reads a reply back as an action. Observations are the
-    environment's own class; messages are {"role": …, "content": …}. Without thinking a reply is the answer; an agent
-    made for thinking asks for it, and reads the last line.
+def get_environment(name: str, options: Mapping[str, Any] | None = None, *, thinking: bool = False) -> EnvironmentSpec:
+    """The environment `name`, made with its `options`; with `thinking` its prompts ask for a thought, where it can.
+
+    `name` is one of `environment_names`, or `package.module` of a module that has a SPEC. Raises ValueError, in one
+    sentence, for a name that is none of these, and for an option that the environment does not take.
     """
-
-    def opening(self, observation: Any) -> list[dict[str, str]]:
-        """The system message and the first user message."""
-        ...
-
-    def follow_up(self, observation: Any) -> list[dict[str, str]]:
-        """What to append after the assistant's reply on a later turn."""
-        ...
-
-    def read(self, reply: str, observation: Any) -> Action | None:
-        """The action that the reply states, or None where it states none that is legal."""
-        ...
-
-    def nearly(self, reply: str, observation: Any) -> bool:
-        """Whether a reply begins as one that `read` can read, whatever comes behind."""
-        ...
-
-    def say(self, action: Any) -> str:
-        """The shortest reply that states this action: the inverse of `read`."""
-        ...
+    source = _source(name)
+    if isinstance(source, EnvironmentSpec):
+        known: list[str] = []
+    else:
+        known = list(inspect.signature(source).parameters)
+    given = dict(options or {})
+    for key in given:
+        allowed = ", ".join(key for key in known if key != "thinking") or f"none, {name} has no options"
+        require(key in known and key != "thinking", "an option of the environment", key, allowed)
+    if thinking and "thinking" in known:
+        given["thinking"] = True
+    return source if isinstance(source, EnvironmentSpec) else source(**given)
 
 
-@dataclass(frozen=True)
-class EnvironmentKind:
-    """One environment: how it is opened, spoken to, and judged."""
-
-    name: str
-    agent: Agent
-    open_local: Callable[[], Games]
-    connect: Callable[[str], Games]  # from the http(s) URL of a running server
-    players: Mapping[str, Callable[[Any, random.Random], Action]]  # scripted: optimum, random, always_stand
-    exact_value: Callable[[str], GameValue]  # what a scripted player gets, over all that chance can do
-    is_optimal: Callable[[Any, Any], bool]  # (observation, action)
-    situation: Callable[[Any], tuple[str, str]]  # an observation's row and column in a heat map
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    best_moves: Callable[[], Mapping[tuple[str, str], str]]  # the optimum's move for every row and column
-
-
-def get_environment(name: str, *, thinking: bool = False) -> EnvironmentKind:
-    """The environment of this name, with an agent that lets replies think or not.
-
-    Raises ValueError for a name that is not in ENVIRONMENT_NAMES.
-    """
-    if name not in ENVIRONMENT_NAMES:
-        raise ValueError(f'environment is "{name}"; allowed: {", ".join(ENVIRONMENT_NAMES)}.')
-    from tasks.environments.blackjack import players, situations
-    from tasks.environments.blackjack.agent import BlackJackAgent
-
-    return EnvironmentKind(
-        name=name,
-        agent=BlackJackAgent(thinking),
-        open_local=_open_local_blackjack,
-        connect=_connect_blackjack,
-        players=players.PLAYERS,
-        exact_value=players.exact_value,
-        is_optimal=players.is_optimal,
-        situation=situations.situation,
-        rows=situations.ROWS,
-        columns=situations.COLUMNS,
-        best_moves=situations.best_moves,
-    )
-
-
-def _open_local_blackjack() -> Games:
-    from tasks.environments.blackjack.environment import LocalGames
-
-    return LocalGames()
-
-
-def _connect_blackjack(url: str) -> Games:
-    from tasks.environments.blackjack.client import RemoteGames
-
-    return RemoteGames(url)
+def _source(name: str) -> Any:
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return point.load()
+    allowed = f"{', '.join(environment_names())}, or package.module of a module with a SPEC"
+    module = name if "." in name else f"{__package__}.{name}"
+    require(all(part.isidentifier() for part in module.split(".")), "environment", name, allowed)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the environment is there, and lacks a package of its own
+        found = None
+    require(hasattr(found, "SPEC"), "environment", name, allowed)
+    return found.SPEC  # type: ignore[union-attr]

@@ -311,7 +311,9 @@ def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, toward
 def test_the_correction_by_hand(importance_sampling: str, level: str, weights: list[float], changed: list[int]) -> None:
     generator = numbers([0.2, 0.4, 0.5, 0.5])
     old = generator * numbers([3, 1.5, 0.4, 0.8])
-    config = plain(importance_sampling=importance_sampling, importance_sampling_level=level, importance_sampling_cap=2.0)
+    config = plain(
+        importance_sampling=importance_sampling, importance_sampling_level=level, importance_sampling_cap=2.0
+    )
     found, beyond = importance_weights(old.log(), generator.log(), torch.tensor([0, 0, 0, 1]), config)
     assert found.tolist() == pytest.approx(weights)
     assert beyond.tolist() == [bool(c) for c in changed]

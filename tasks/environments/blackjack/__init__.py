@@ -1,1 +1,5 @@
-"""BlackJack: one player against the dealer, one 52-card deck a game, dealt by OpenSpiel behind OpenEnv."""
+"""BlackJack: a shuffled deck, HIT or STAND, and an optimum that is known exactly."""
+
+from tasks.environments.blackjack.spec import SPEC
+
+__all__ = ["SPEC"]

@@ -1,0 +1,59 @@
+"""Between game and language: an observation as chat messages, a reply as a move. Nothing else."""
+
+from tasks.environments.blackjack.cards import Move
+from tasks.environments.blackjack.game import MOVES, Observation
+from tasks.environments.interface import Message
+
+SYSTEM_PROMPT = "You play BlackJack. Answer only HIT or STAND."
+"""Short on purpose: it is read anew in every episode, and on a CPU its tokens are most of an episode's cost."""
+THINKING_PROMPT = "You play BlackJack. Think first. Then answer only HIT or STAND, on a line of its own at the end."
+
+
+def initial_messages(observation: Observation, thinking: bool) -> list[Message]:
+    """The rules in one line, and the cards: "Cards A 7, soft 18. Dealer 10."."""
+    rules = THINKING_PROMPT if thinking else SYSTEM_PROMPT
+    return [{"role": "system", "content": rules}, *next_messages(observation)]
+
+
+def next_messages(observation: Observation) -> list[Message]:
+    """All the cards again, so that the last message alone is enough to decide by.
+
+    Jacks, queens and kings are shown as the 10 that they count: nothing else about them matters, and a small policy
+    need not learn four names for one card.
+    """
+    cards = " ".join(map(_display, observation.player_cards))
+    kind = "soft" if observation.soft else "hard"
+    content = f"Cards {cards}, {kind} {observation.total}. Dealer {_display(observation.dealer_card)}."
+    return [{"role": "user", "content": content}]
+
+
+def parse_move(reply: str, thinking: bool) -> Move | None:
+    """The move that the reply is: exactly HIT or STAND, in any case, blanks around it. Else None.
+
+    With thinking it is the last line with something on it that must be the move, and where a thought was opened it
+    must have been closed before: what is said in it is no answer.
+    """
+    word = _word(reply, thinking)
+    return next((move for move in MOVES if word == move), None)
+
+
+def is_partial(reply: str, thinking: bool) -> bool:
+    """Whether the reply begins with a move: "HIT." or "Stand, as 16 …"; with thinking, its last line."""
+    return _word(reply, thinking).startswith(tuple(MOVES))
+
+
+def _word(reply: str, thinking: bool) -> str:
+    return (_answer(reply) if thinking else reply.strip()).upper()
+
+
+def _answer(reply: str) -> str:
+    """The last line behind the last thought, nothing while one is open.
+
+    "HIT" of "<think>\\n16 is weak.\\n</think>\\n\\nHIT", and of "16 is weak.\\nHIT".
+    """
+    answer = reply.rpartition("</think>")[2]
+    return "" if "<think>" in answer else answer.strip().rpartition("\n")[2].strip()
+
+
+def _display(rank: str) -> str:
+    return "10" if rank in ("J", "Q", "K") else rank

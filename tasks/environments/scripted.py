@@ -1,0 +1,45 @@
+"""Episodes of scripted policies: the baselines of an environment, and what a cold start imitates."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from tasks.environments.interface import Baseline, Environment, EnvironmentSpec, Episode, Step, Task
+from tasks.seeds import derived_seed
+
+
+def play_baseline(spec: EnvironmentSpec, name: str, tasks: Sequence[Task], seed: int = 0) -> list[Episode]:
+    """The episodes of one of `spec.baselines`, one a task, in this process. `seed` fixes what it draws."""
+    return asyncio.run(_play_all(spec.make(""), spec.baselines[name], name, tasks, seed))
+
+
+async def _play_all(
+    environment: Environment, act: Baseline, name: str, tasks: Sequence[Task], seed: int
+) -> list[Episode]:
+    try:
+        return [
+            await _play(environment, act, task, random.Random(derived_seed("baseline", name, seed, task.id)))
+            for task in tasks
+        ]
+    finally:
+        await environment.close()
+
+
+async def _play(environment: Environment, act: Baseline, task: Task, rng: random.Random) -> Episode:
+    episode = Episode(task)
+    step = add_step(episode, await environment.reset(task))
+    while not step.done:
+        reply = {"role": "assistant", "content": act(environment, rng)}
+        episode.messages.append(reply)
+        episode.turns += 1
+        step = add_step(episode, await environment.step(reply))
+    episode.finish_reason = "finished" if step.valid else "invalid"
+    return episode
+
+
+def add_step(episode: Episode, step: Step) -> Step:
+    """Put what the environment answered behind the conversation."""
+    episode.steps.append(step)
+    episode.messages.extend(step.messages)
+    episode.reward += step.reward
+    return step
