@@ -9,7 +9,7 @@ import difflib
 import math
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from mashumaro.config import BaseConfig
 from mashumaro.mixins.json import DataClassJSONMixin
@@ -32,6 +32,10 @@ class Record(DataClassJSONMixin):
     def __pre_deserialize__(cls, d: dict[Any, Any]) -> dict[Any, Any]:
         check_given(cls, d, "")
         return d
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, checked like a new record."""
+        return replace(self, **changes)  # type: ignore[type-var]
 
 
 PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
@@ -70,17 +74,22 @@ class RolloutConfig(Record):
     max_groups: int = 4096  # groups played an iteration at most to find them
     group_size: int = 2  # trajectories a group; two show for the fewest games which move a deck rewards
     temperature: float = 1.0
-    top_p: float = 1.0  # 1 only, see below
-    top_k: int = 0  # 0 only, see below
     max_tokens: int = 4  # sampled tokens a reply at most
     max_turns: int = 16  # replies a trajectory at most
-    invalid_reward: float = -1.0  # the reward of a trajectory that an unreadable reply ended
+    max_episode_tokens: int | None = None  # prompt, replies and all between, a segment; None: training.seq_len
+    invalid_reward: float | None = (
+        None  # replaces the reward of an episode that is invalid; None: the environment's own
+    )
     partial_format_bonus: float = 0.0  # added to it where that reply began with a readable answer, and went on
     thinking: bool = False  # replies may think before they answer; then the last line is the answer
-    cut: str = "forfeit"  # what max_tokens or max_turns cut: "forfeit" earns invalid_reward, "drop" teaches nothing
+    truncated: str = "invalid"  # what a limit ended: "invalid" gets its reward, "drop" teaches nothing
     workers: int = 1  # pods that share the groups out; the games are the same, whatever their number
     workers_needed: float = 1.0  # share of them that a batch needs; it goes without the groups of those lost, counted
-    concurrent_episodes: int = 1024  # games open at once, in a pod
+    concurrent_episodes: int = 1024  # episodes open at once, in a pod
+    environment_concurrency: int = 64  # calls of the environment awaited at once
+    environment_timeout_s: float = 60.0  # of one call
+    max_error_share: float = 0.05  # episodes of a batch that may fail in the environment before the stage does
+    environment_options: dict[str, Any] = field(default_factory=dict)  # options of the environment, checked by it
     kv_cache_gib: int = 1  # memory for vLLM's attention states on a CPU
     gpu_memory_utilization: float = 0.9  # the share of a GPU that vLLM may take
     dtype: str = "float32"
@@ -97,9 +106,6 @@ class RolloutConfig(Record):
             self.group_size >= 2, "rollout.group_size", self.group_size, "2 or more, a group of one has no baseline"
         )
         require(self.temperature > 0, "rollout.temperature", self.temperature, "more than 0")
-        whole = "the trainer's ratio is for draws from the whole distribution"
-        require(self.top_p == 1, "rollout.top_p", self.top_p, f"1, {whole}")
-        require(self.top_k == 0, "rollout.top_k", self.top_k, f"0, {whole}")
         require(self.max_tokens >= 1, "rollout.max_tokens", self.max_tokens, "1 or more")
         require(
             self.max_tokens >= 16 or not self.thinking,
@@ -109,7 +115,7 @@ class RolloutConfig(Record):
         )
         require(self.max_turns >= 1, "rollout.max_turns", self.max_turns, "1 or more")
         require(self.partial_format_bonus >= 0, "rollout.partial_format_bonus", self.partial_format_bonus, "0 or more")
-        require(self.cut in ("forfeit", "drop"), "rollout.cut", self.cut, "forfeit or drop")
+        require(self.truncated in ("invalid", "drop"), "rollout.truncated", self.truncated, "invalid or drop")
         require(
             1 <= self.workers <= self.groups,
             "rollout.workers",
@@ -289,12 +295,12 @@ class EvaluationConfig(Record):
     """Greedy play on decks that training never sees."""
 
     every: int = 8  # iterations between evaluations; the first and the last policy always have one
-    games: int = 8192
+    tasks: int = 8192
     seed: int = 0  # which held-out decks
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "evaluation.every", self.every, "1 or more")
-        require(self.games >= 2, "evaluation.games", self.games, "2 or more")
+        require(self.tasks >= 2, "evaluation.tasks", self.tasks, "2 or more")
         require(0 <= self.seed < 2**31, "evaluation.seed", self.seed, "0 to 2147483647")
 
 
