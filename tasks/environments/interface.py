@@ -93,7 +93,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of an episode that people look at; its key is one of `Step.metrics`, or `EnvironmentSpec.score` gives it.
+    """A number of an episode that people look at; its key is one of `Step.metrics`, or `score` of the spec gives it.
 
     Several steps of an episode that have it are averaged. Example: `Metric("tests_passed", "tests passed", ".1%")`.
     """
@@ -161,7 +161,11 @@ class EnvironmentSpec:
 
     name: str
     task: Callable[[Split, int], Task]  # any index from 0 to 2**61; a test task is never a training task
-    make: Callable[[str], Environment]  # "" in this process, else the URL of an OpenEnv server
+    local: Callable[[], Environment]  # opened in this process
+    remote: Callable[[str], Environment] | None = (
+        None  # from the URL of a server; None: one of tasks.environments.serve
+    )
+    partial_format: Callable[[str], bool] | None = None  # whether an unreadable reply begins as a readable one
     metrics: tuple[Metric, ...] = ()
     outcome: Callable[[Episode], str] = finish_reason  # "won", "solved", …: for traces, examples and distributions
     tools: tuple[ToolSpec, ...] = ()
@@ -176,6 +180,16 @@ class EnvironmentSpec:
     demonstrations: Callable[[int, int], Sequence[Demonstration]] | None = None  # (seed, count), for `tiny`
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings, nested as `--config` takes them
     comparison_tasks: int = 4096  # test tasks of a comparison before a promotion
+
+    def make(self, url: str = "") -> Environment:
+        """The environment in this process, or on the OpenEnv server at `url`."""
+        if not url:
+            return self.local()
+        if self.remote:
+            return self.remote(url)
+        from tasks.environments.client import RemoteEnvironment  # openenv takes seconds to import
+
+        return RemoteEnvironment(url)
 
 
 # What a module has as `SPEC`: a spec, or a function of keyword options that returns one.

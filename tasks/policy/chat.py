@@ -1,59 +1,49 @@
 """From messages to token ids and back, by the checkpoint's own chat template.
 
-A conversation is tokenised piece by piece: the opening once, each reply as the policy sampled it, each follow-up as
-the tokens that the template puts between a reply and the next one. Only where the template writes an earlier turn
-anew, as Qwen3's leaves out what was thought before, does the next prompt start over, with the whole conversation.
+A conversation is tokenised piece by piece: the initial messages once, each reply as the policy sampled it, each further
+message as the tokens that the template puts between a reply and the next one. Only where the template rewrites an
+earlier turn, as Qwen3's leaves out what was thought before, does the next prompt start over, with all of it.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-Message = dict[str, str]
+from tasks.environments.interface import Message, ToolSpec
 
-PIECES = 65536  # kept at most: games repeat in all but what was thought in them
+MAX_PIECES = 65536  # kept at most: episodes repeat in all but what was thought in them
 
 
 class Chat:
-    """The tokenizer and chat template of one policy directory. Both stay the same for all versions of a run."""
+    """The tokenizer and chat template of one policy directory. Both stay the same for all versions of a run.
 
-    def __init__(self, folder: Path, thinking: bool = False):
+    With `thinking` the template is asked for a thought (Qwen3's enable_thinking; most templates have none). It is given
+    `tools`, where the environment has some.
+    """
+
+    def __init__(self, folder: Path, thinking: bool = False, tools: Sequence[ToolSpec] = ()):
         from transformers import AutoTokenizer
 
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-        self.thinking = thinking  # what Qwen3's template calls enable_thinking; most templates do not ask
+        self.thinking = thinking
+        self.tools = [tool.to_json() for tool in tools] or None
         self.end_id: int = self.tokenizer.eos_token_id  # the token that ends a turn
         self._pieces: dict[tuple[str | int, ...], list[int] | None] = {}
 
-    def _render(self, messages: Sequence[Message]) -> str:
-        """The prompt for the reply that comes after `messages`."""
-        return self.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=self.thinking
-        )
-
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def _once(self, key: tuple[str | int, ...], make: Callable[[], list[int] | None]) -> list[int] | None:
-        if key not in self._pieces:
-            if len(self._pieces) >= PIECES:
-                self._pieces.clear()
-            self._pieces[key] = make()
-        return self._pieces[key]
-
-    def opening(self, messages: Sequence[Message]) -> list[int]:
+    def initial_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation from its beginning, up to where the next reply starts."""
-        piece = self._once(("opening", *_parts(messages)), lambda: self._encode(self._render(messages)))
+        piece = self._cached(("initial", *_key(messages)), lambda: self._encode(self._render(messages)))
         assert piece is not None
         return piece
 
-    def follow_up(self, history: Sequence[Message], reply: str, messages: Sequence[Message]) -> list[int] | None:
+    def next_ids(self, history: Sequence[Message], reply: str, messages: Sequence[Message]) -> list[int] | None:
         """Token ids from behind a sampled reply (and its end-of-turn token) to where the next reply starts.
 
         None where the template renders what came before in other words than the policy saw and sampled: earlier
         thinking left out, a reply trimmed, an empty thought that only the prompt holds. Then the next prompt is
-        `opening` of the whole conversation. It is asked for each conversation, for it hangs on what was said.
+        `initial_ids` of the whole conversation. It depends on what was said, so each conversation asks.
         """
 
         def behind_the_reply() -> list[int] | None:
@@ -61,30 +51,49 @@ class Chat:
             after = self._render([*history, {"role": "assistant", "content": reply}, *messages])
             return self._encode(after[len(before) :]) if after.startswith(before) else None
 
-        key = ("follow_up", len(history), reply, *_parts(history), *_parts(messages))
-        return self._once(key, behind_the_reply)
+        return self._cached(("next", len(history), reply, *_key(history), *_key(messages)), behind_the_reply)
 
-    def reply(self, token_ids: Sequence[int]) -> str:
+    def reply_text(self, token_ids: Sequence[int]) -> str:
         """The text of a sampled reply, without its end-of-turn token."""
-        ids = list(token_ids)
-        if ids and ids[-1] == self.end_id:
-            ids.pop()
+        ids = token_ids[:-1] if token_ids and token_ids[-1] == self.end_id else token_ids
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
+    def _render(self, messages: Sequence[Message]) -> str:
+        """The prompt for the reply that comes after `messages`."""
+        return self.tokenizer.apply_chat_template(
+            list(messages), tools=self.tools, tokenize=False, add_generation_prompt=True, enable_thinking=self.thinking
+        )
 
-def _parts(messages: Sequence[Message]) -> list[str]:
-    return [part for m in messages for part in (m["role"], m["content"])]
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _cached(self, key: tuple[str | int, ...], make: Callable[[], list[int] | None]) -> list[int] | None:
+        if key not in self._pieces:
+            if len(self._pieces) >= MAX_PIECES:
+                self._pieces.clear()
+            self._pieces[key] = make()
+        return self._pieces[key]
+
+
+def _key(messages: Sequence[Message]) -> list[str]:
+    """All that a template may render of messages."""
+    plain = {"role", "content"}
+    return [
+        part
+        for m in messages
+        for part in ((m["role"], m["content"]) if m.keys() == plain else (json.dumps(m, sort_keys=True),))
+    ]
 
 
 _open: dict[str, Chat] = {}
 
 
-def open_chat(folder: Path, thinking: bool = False) -> Chat:
+def open_chat(folder: Path, thinking: bool = False, tools: Sequence[ToolSpec] = ()) -> Chat:
     """The chat of a policy directory, kept open: the versions of a run share one tokenizer, and all it has rendered."""
     files = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     content = b"".join((folder / name).read_bytes() for name in files if (folder / name).is_file())
-    key = f"{hashlib.sha256(content).hexdigest()} {thinking}"
+    key = f"{hashlib.sha256(content).hexdigest()} {thinking} {[tool.to_json() for tool in tools]}"
     if key not in _open:
         _open.clear()
-        _open[key] = Chat(folder, thinking)
+        _open[key] = Chat(folder, thinking, tools)
     return _open[key]

@@ -7,7 +7,7 @@ vllm.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ class Completion:
 
     token_ids: list[int]  # with the end-of-turn token, where it was sampled
     logprobs: list[float]  # at the sampling temperature, one a token
-    cut: bool  # stopped by max_tokens, not by the policy
+    truncated: bool  # ended by max_tokens, not by the policy
 
 
 class Engine:
-    """vLLM with the weights of one policy directory at a time."""
+    """vLLM with the weights of one policy directory at a time. Requests are added; `step` samples for all of them."""
 
     def __init__(self, policy: Path, config: RolloutConfig):
         _set_environment(config)
@@ -40,18 +40,20 @@ class Engine:
         from vllm import LLM
 
         self.digest = ""
+        self.requests = 0  # so far: their ids
         self.tied = bool(json.loads((policy / "config.json").read_text()).get("tie_word_embeddings", False))
         self.llm = LLM(
             model=str(policy),
             dtype=config.dtype,  # pyright: ignore[reportArgumentType]
             seed=0,
             max_num_seqs=1024,
+            max_model_len=config.max_episode_tokens,  # None: the model's own
             gpu_memory_utilization=config.gpu_memory_utilization,
             enforce_eager=True,
             disable_log_stats=True,
             use_tqdm_on_load=False,
-            # Groups share their first prompt, all games its beginning; but only whole blocks are shared, and a CPU's
-            # default block of 128 tokens is longer than a game.
+            # Groups share their first prompt, all episodes its beginning; but only whole blocks are shared, and a CPU's
+            # default block of 128 tokens is longer than a short episode.
             enable_prefix_caching=True,
             block_size=32,
             # A prompt in two chunks is sampled from twice and its generator set back, which a CPU generator cannot do.
@@ -73,39 +75,45 @@ class Engine:
         self.llm.reset_prefix_cache()
         self.digest = digest
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        temperature: float,
-        max_tokens: int,
-        end_id: int,
-        seeds: Sequence[int],
-    ) -> list[Completion]:
-        """One completion a prompt. Each has a seed of its own, so that what is sampled does not hang on what else is.
+    def add(self, prompt: Sequence[int], *, temperature: float, max_tokens: int, end_id: int, seed: int) -> str:
+        """Ask for a completion; returns the request's id.
 
-        A temperature of 0 is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio
-        needs the log-probability of what was really drawn.
+        Each request has a seed of its own, so that what is sampled does not depend on what else is. A temperature of 0
+        is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio needs the
+        log-probability of what was really drawn.
         """
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": list(p)} for p in prompts],
-            [
-                SamplingParams(
-                    temperature=temperature,
-                    max_tokens=max_tokens,
-                    seed=seed,
-                    logprobs=0,
-                    stop_token_ids=[end_id],
-                    detokenize=False,
-                    skip_special_tokens=False,
-                )
-                for seed in seeds
-            ],
-            use_tqdm=False,
+        self.requests += 1
+        return self.llm.llm_engine.add_request(
+            str(self.requests),
+            {"type": "token", "prompt_token_ids": list(prompt)},  # pyright: ignore[reportArgumentType]
+            SamplingParams(
+                temperature=temperature,
+                max_tokens=max_tokens,
+                seed=seed,
+                logprobs=0,
+                stop_token_ids=[end_id],
+                detokenize=False,
+                skip_special_tokens=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            ),
         )
-        return [_completion(output.outputs[0]) for output in outputs]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is not answered yet."""
+        return self.llm.llm_engine.has_unfinished_requests()
+
+    def step(self) -> Iterator[tuple[str, Completion]]:
+        """Sample a token for the requests at hand; the completions that are whole now, by request."""
+        for output in self.llm.llm_engine.step():
+            yield output.request_id, _completion(output.outputs[0])  # type: ignore[union-attr]
+
+    def abort(self, requests: Iterable[str]) -> None:
+        """Give up requests that nobody waits for any more."""
+        self.llm.llm_engine.abort_request(list(requests))
 
     def close(self) -> None:
         """Give back the attention cache, which would stay even when nothing refers to the engine any more."""
@@ -129,7 +137,7 @@ def _completion(output: Any) -> Completion:
     return Completion(
         token_ids=token_ids,
         logprobs=[at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)],
-        cut=output.finish_reason == "length",
+        truncated=output.finish_reason == "length",
     )
 
 
@@ -150,14 +158,15 @@ _warm: dict[str, Engine] = {}
 
 def open_engine(policy: Path, config: RolloutConfig) -> Engine:
     """The engine with the weights of `policy`: the warm one where shape and settings are the same, else a new one."""
-    info = read_manifest(policy)
+    manifest = read_manifest(policy)
     shape = json.loads((policy / "config.json").read_text())
-    key = json.dumps([shape, config.dtype, config.kv_cache_gib, config.gpu_memory_utilization], sort_keys=True)
+    settings = [config.dtype, config.kv_cache_gib, config.gpu_memory_utilization, config.max_episode_tokens]
+    key = json.dumps([shape, *settings], sort_keys=True)
     if key not in _warm:
         for old in _warm.values():  # one at a time: each holds its share of the memory
             old.close()
         _warm.clear()
         machine.check_generator(policy, config)
         _warm[key] = Engine(policy, config)
-    _warm[key].load(policy, info.digest)
+    _warm[key].load(policy, manifest.digest)
     return _warm[key]

@@ -5,6 +5,11 @@ from pathlib import Path
 
 from tasks.config import RolloutConfig
 from tasks.environments.interface import EnvironmentSpec, Episode, Task
+from tasks.policy.chat import open_chat
+from tasks.rollout.engine import open_engine
+from tasks.rollout.episode import SampledEpisode
+from tasks.rollout.groups import ErrorShare
+from tasks.rollout.loop import EpisodeLoop, Job
 
 
 def play_tasks(
@@ -25,4 +30,35 @@ def play_tasks(
 
     Raises RuntimeError, one sentence with the first reason, when more than `config.max_error_share` of them failed.
     """
-    raise NotImplementedError
+    schedule = TaskSchedule(tasks, config, reply_seed, ended)
+    chat = open_chat(policy, config.thinking, spec.tools)
+    EpisodeLoop(open_engine(policy, config), chat, spec, url, config, temperature).run(schedule)
+    return [schedule.episodes[number] for number in range(len(tasks))]
+
+
+class TaskSchedule:
+    """A `Schedule` of all tasks, one episode each."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        config: RolloutConfig,
+        reply_seed: Callable[[int, int], int],
+        ended: Callable[[Episode], None],
+    ):
+        self.reply_seed, self.ended = reply_seed, ended
+        self.left = iter(enumerate(tasks))
+        self.episodes: dict[int, Episode] = {}
+        self.errors = ErrorShare(config, len(tasks))
+
+    def next(self) -> Job | None:
+        """The next task."""
+        number, task = next(self.left, (0, None))
+        return Job(task, number, lambda turn: self.reply_seed(number, turn)) if task else None
+
+    def finished(self, job: Job, episode: SampledEpisode) -> bool:
+        """Take note of an episode; all tasks are played in any case."""
+        self.errors.count(episode)
+        self.episodes[job.number] = episode
+        self.ended(episode)
+        return False

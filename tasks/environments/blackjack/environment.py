@@ -2,7 +2,7 @@
 
 from tasks.environments.blackjack.baselines import is_optimal
 from tasks.environments.blackjack.game import Game, Observation, shuffled_deck
-from tasks.environments.blackjack.language import initial_messages, is_partial, next_messages, parse_move
+from tasks.environments.blackjack.language import initial_messages, next_messages, parse_move
 from tasks.environments.interface import Message, Step, Task
 
 LOST = -1.0  # also what an unreadable reply, or a game that a limit ended, counts
@@ -31,9 +31,7 @@ class BlackJack:
         """Make the move that the reply states; a reply that states none loses."""
         move, seen = parse_move(reply["content"], self.thinking), self.observation
         if move is None:
-            partial = float(is_partial(reply["content"], self.thinking))
-            metrics = {"agreement": 0.0, "partial_format": partial}
-            return Step(reward=LOST, done=True, valid=False, metrics=metrics, note="unreadable")
+            return Step(reward=LOST, done=True, valid=False, metrics={"agreement": 0.0}, note="unreadable")
         assert self._game is not None
         optimal, now = is_optimal(seen, move), self._game.play(move)
         return Step(

@@ -94,14 +94,15 @@ FIGURES = (
 def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
     """BlackJack; with `thinking` its prompt asks for a thought, and the last line of a reply is the answer."""
 
-    def make(url: str) -> Environment:
-        if url:
-            from tasks.environments.client import RemoteEnvironment
-
-            return RemoteEnvironment(url)
+    def local() -> Environment:
         from tasks.environments.blackjack.environment import BlackJack
 
         return BlackJack(thinking)
+
+    def partial_format(reply: str) -> bool:
+        from tasks.environments.blackjack.language import is_partial
+
+        return is_partial(reply, thinking)
 
     def demonstrations(seed: int, count: int) -> Sequence[Demonstration]:
         """Random play: which replies there are, not which are good."""
@@ -119,7 +120,8 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
     spec = EnvironmentSpec(
         name="blackjack",
         task=task,
-        make=make,
+        local=local,
+        partial_format=partial_format,
         metrics=METRICS,
         outcome=outcome,
         reward_range=(-1, 1),

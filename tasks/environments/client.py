@@ -1,0 +1,85 @@
+"""An environment on an OpenEnv server: one WebSocket session, driven by OpenEnv's own generic client."""
+
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from openenv.core.generic_client import GenericEnvClient
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.protocol import State
+
+from tasks.environments.interface import Message, Step, Task
+from tasks.environments.open_files import allow_many_open_files
+
+_CONNECT_TIMEOUT_S = 8.0
+_MESSAGE_TIMEOUT_S = 24 * 3600.0  # the rollout has its own: rollout.environment_timeout_s
+_START_ONE = "start one with python -m tasks.environments.serve NAME"
+
+
+class RemoteEnvironment:
+    """Plays whichever environment `tasks.environments.serve` serves at `url`. The session opens with the first reset.
+
+    Raises ValueError for a URL that is no http(s) one, and for what the environment itself refuses; ConnectionError
+    where nobody answers within 8 seconds, the server is full, or the connection is lost during an episode.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._where = f'environment_url is "{url}"'
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ValueError(f"{self._where}; it needs the form http://host:port; {_START_ONE}.")
+        allow_many_open_files()
+        self._session = GenericEnvClient(
+            url,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+            message_timeout_s=_MESSAGE_TIMEOUT_S,
+            websocket_ping_interval_s=None,  # the server pings already
+        )
+
+    @property
+    def _connected(self) -> bool:
+        return self._session._ws is not None and self._session._ws.state is State.OPEN
+
+    async def reset(self, task: Task) -> Step:
+        """Begin an episode; a session that was lost since the last one is opened again."""
+        if not self._connected:
+            try:
+                await self._session.connect()
+            except ConnectionError as error:
+                what = "nobody answers there"
+                if isinstance(error.__cause__, InvalidHandshake):
+                    what = f"what answers there is no OpenEnv environment ({error.__cause__})"
+                raise ConnectionError(f"{self._where}: {what}; {_START_ONE}.") from error
+        return await self._answer(self._session.reset(seed=task.seed, task=asdict(task)))
+
+    async def step(self, reply: Message) -> Step:
+        """Send the policy's reply."""
+        # OpenEnv's client would connect again by itself, to a session in which no episode is open.
+        if not self._connected:
+            raise ConnectionError(f"{self._where}: the connection was lost during an episode.")
+        return await self._answer(self._session.step({"message": reply}))
+
+    async def close(self) -> None:
+        """Close the session. Calling it again does nothing."""
+        await self._session.close()
+
+    async def _answer(self, call: Any) -> Step:
+        try:
+            result = await call
+        except (ConnectionClosed, OSError) as error:
+            raise ConnectionError(f"{self._where}: the connection was lost during an episode.") from error
+        except RuntimeError as error:  # what the server answered, in OpenEnv's words
+            if "CAPACITY_REACHED" in str(error):
+                full = "the server has no room for another session; raise --max-sessions or lower "
+                raise ConnectionError(f"{self._where}: {full}rollout.concurrent_episodes.") from error
+            raise ValueError(f"{self._where}: {error}") from error
+        seen = result.observation
+        if not isinstance(seen.get("messages"), list):
+            raise ValueError(f"{self._where}: what answers there does not speak in messages; {_START_ONE}.")
+        return Step(
+            messages=seen["messages"],
+            reward=float(result.reward or 0.0),
+            done=bool(result.done),
+            valid=seen.get("valid", True),
+            metrics=seen.get("metrics", {}),
+            note=seen.get("note", ""),
+        )

@@ -1,0 +1,76 @@
+"""One batch of trajectories, sampled by one policy version."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.advantage.advantages import has_reward_variance
+from tasks.config import RolloutConfig
+from tasks.progress import ProgressCallback, no_progress
+from tasks.records import trajectory_numbers
+from tasks.rollout.worker import RolloutWorker
+
+
+def sample_batch(
+    policy: Path,
+    config: RolloutConfig,
+    *,
+    environment: str,
+    url: str,
+    run_seed: int,
+    iteration: int,
+    progress: ProgressCallback = no_progress,
+) -> tuple[pa.Table, dict[str, float]]:
+    """Groups of `config.group_size` episodes, the first ones until `config.groups` of them have reward variance, of
+    `config.max_groups` at most; and the metrics of the batch.
+
+    The same arguments give the same batch. Groups are numbered within the iteration; each has a task of its own.
+    """
+    worker = RolloutWorker(policy, config, environment, url, run_seed, iteration, progress)
+    batch, _ = worker.play(range(config.max_groups))
+    return batch, batch_metrics(batch, worker.play_s, worker.setup_s)
+
+
+def batch_metrics(batch: pa.Table, seconds: float, setup_seconds: float) -> dict[str, float]:
+    """Metrics of a batch. Each episode counts once, however many samples it is in."""
+    once = batch.take(trajectory_numbers(batch)[1])
+    tokens, sampled = (batch[name].combine_chunks().flatten() for name in ("token_ids", "loss_mask"))
+    count = once.num_rows
+    groups, rewards = once["group_id"].to_numpy(), once["reward"].to_numpy()
+
+    def share(reason: str) -> float:
+        return float(np.mean(once["finish_reason"].to_numpy() == reason))
+
+    return {
+        "rollout/groups": float(len(set(groups))),
+        "rollout/groups_with_variance": float(len(set(groups[has_reward_variance(rewards, groups)]))),
+        "rollout/episodes": float(count),
+        "rollout/reward_mean": _mean(rewards),  # as training sees it
+        "rollout/raw_reward": _mean(once["raw_reward"].to_numpy()),  # the environment's own
+        "rollout/invalid_share": share("invalid"),
+        "rollout/truncated_share": share("truncated"),
+        "rollout/error_share": share("error"),
+        "rollout/turns_mean": float(np.mean(once["turns"].to_numpy())),
+        "rollout/samples_mean": batch.num_rows / count,
+        "rollout/tokens_mean": len(tokens) / count,
+        "rollout/episodes_per_s": count / seconds,
+        "rollout/sampled_tokens_per_s": sampled.to_numpy(zero_copy_only=False).sum() / seconds,
+        "time/rollout_s": seconds,
+        "time/rollout_setup_s": setup_seconds,
+        **environment_metrics(once),
+    }
+
+
+def environment_metrics(once: pa.Table) -> dict[str, float]:
+    """`environment/<metric>`: means over the episodes that have it."""
+    maps = once["metrics"].combine_chunks()
+    names, values = maps.keys.to_numpy(zero_copy_only=False), maps.items.to_numpy(zero_copy_only=False)
+    return {f"environment/{name}": float(np.mean(values[names == name])) for name in dict.fromkeys(names)}
+
+
+def _mean(values: np.ndarray) -> float:
+    """Over those that are known: null is NaN."""
+    known = values[np.isfinite(values)].astype(np.float64)
+    return float(known.mean()) if len(known) else math.nan

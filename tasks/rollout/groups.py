@@ -1,0 +1,134 @@
+"""Which groups a batch holds: the first ones, in the order of their numbers, until enough of them can teach.
+
+    number            0  1  2  3  4  5  6  7  …
+    reward variance   x  -  x  -  -  x              groups = 3: the batch is 0 to 5
+
+A group of equal rewards teaches nothing, and further ones replace it: DAPO's dynamic sampling (arXiv:2503.14476). The
+batch depends on the rewards alone, not on which episode ends first or how many are played at once.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tasks.advantage.advantages import ROUNDING
+from tasks.config import RolloutConfig
+from tasks.progress import ProgressCallback, no_progress
+from tasks.rollout.episode import SampledEpisode
+from tasks.rollout.loop import Job
+
+SPARE = 1.0  # standard deviations of the groups still needed that are begun beyond their expected number
+
+
+def rewards_differ(rewards: Sequence[float | None]) -> bool:
+    """Whether one group has reward variance, as `has_reward_variance` says for all groups of a batch."""
+    known = [float(np.float32(reward)) for reward in rewards if reward is not None]
+    return bool(known) and max(known) - min(known) > ROUNDING * max(map(abs, known))
+
+
+class ErrorShare:
+    """Counts episodes that failed in the environment, and ends the stage when they are too many."""
+
+    def __init__(self, config: RolloutConfig, least: int):
+        self.allowed, self.least = config.max_error_share, least  # episodes that there will be at least
+        self.episodes = self.errors = 0
+        self.first = ""
+
+    def count(self, episode: SampledEpisode) -> None:
+        """Raise RuntimeError, one sentence with the first reason, where more than the allowed share failed."""
+        self.episodes += 1
+        if episode.finish_reason == "error":
+            self.errors += 1
+            self.first = self.first or episode.error
+        if self.errors > self.allowed * max(self.episodes, self.least):
+            raise RuntimeError(
+                f"{self.errors} of {self.episodes} episodes failed in the environment; allowed: a share of "
+                f"rollout.max_error_share = {self.allowed}. The first: {self.first}"
+            )
+
+
+class GroupSchedule:
+    """A `Schedule` of the groups `numbers`, until `config.groups` of the first ones have reward variance.
+
+    `job(number, member)` makes one episode of a group, `reward(episode)` is what training sees of it. Groups in
+    `known`, played elsewhere, have these rewards already.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        config: RolloutConfig,
+        job: Callable[[int, int], Job],
+        reward: Callable[[SampledEpisode], float | None],
+        known: Mapping[int, Sequence[float | None]] | None = None,
+        progress: ProgressCallback = no_progress,
+    ):
+        self.numbers, self.config, self.job, self.reward, self.progress = numbers, config, job, reward, progress
+        self.size = config.group_size
+        self.known = known or {}
+        self.episodes: dict[int, list[SampledEpisode | None]] = {}  # by number and member, of those played here
+        self.varies: dict[int, bool] = {}  # whether the rewards of a finished group differ
+        self.begun = self.checked = self.kept = 0  # of `numbers`, in order; `kept` of those checked
+        self.varying = 0  # groups with reward variance among those finished
+        self.members: list[tuple[int, int]] = []  # of the group that was begun last, still to be played
+        self.errors = ErrorShare(config, config.groups * self.size)
+        self._rewards = 0.0
+        self._advance()
+
+    @property
+    def enough(self) -> bool:
+        """Whether the batch is complete: `numbers[:checked]`."""
+        return self.kept >= self.config.groups or self.checked >= len(self.numbers)
+
+    def next(self) -> Job | None:
+        """The next member of a group; a new group only while those begun will not do."""
+        if not self.members and not self._begin_group():
+            return None
+        number, member = self.members.pop()
+        return self.job(number, member)
+
+    def finished(self, job: Job, episode: SampledEpisode) -> bool:
+        """Take note of an episode; True when the batch is complete."""
+        self.errors.count(episode)
+        number, member = divmod(job.number, self.size)
+        episodes = self.episodes[number]
+        episodes[member] = episode
+        self._rewards += episode.reward
+        if all(episodes):
+            self._settle(number, [self.reward(e) for e in episodes if e])
+            self._advance()
+            note = f"reward {self._rewards / self.errors.episodes:+.3f}"
+            self.progress(self.kept, self.config.groups, note)
+        return self.enough
+
+    def _begin_group(self) -> bool:
+        while self.begun < len(self.numbers) and not self.enough:
+            number = self.numbers[self.begun]
+            if number not in self.known:
+                if not self._more_are_needed():
+                    return False
+                self.episodes[number] = [None] * self.size
+                self.members = [(number, member) for member in reversed(range(self.size))]
+            self.begun += 1
+            if self.members:
+                return True
+            self._settle(number, self.known[number])
+            self._advance()
+        return False
+
+    def _more_are_needed(self) -> bool:
+        """Whether the groups that are being played will probably not do, at the share of variance found so far."""
+        share = (self.varying + 1) / (len(self.varies) + 1)
+        needed = self.config.groups - self.varying
+        running = self.begun - len(self.varies)
+        return needed > 0 and running * share < needed + SPARE * math.sqrt(needed * (1 - share))
+
+    def _settle(self, number: int, rewards: Sequence[float | None]) -> None:
+        self.varies[number] = rewards_differ(rewards)
+        self.varying += self.varies[number]
+
+    def _advance(self) -> None:
+        while not self.enough and (number := self.numbers[self.checked]) in self.varies:
+            self.kept += self.varies[number]
+            self.checked += 1

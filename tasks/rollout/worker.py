@@ -1,0 +1,154 @@
+"""A rollout worker: plays groups of one iteration with one policy version, and makes rows of their episodes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.config import RolloutConfig
+from tasks.environments.catalog import get_environment
+from tasks.environments.interface import EnvironmentSpec
+from tasks.policy.chat import open_chat
+from tasks.policy.checkpoint import read_manifest
+from tasks.progress import ProgressCallback, no_progress
+from tasks.records import Sample, to_table
+from tasks.rollout.engine import open_engine
+from tasks.rollout.episode import SampledEpisode, Segment
+from tasks.rollout.groups import GroupSchedule
+from tasks.rollout.loop import EpisodeLoop, Job
+from tasks.seeds import derived_seed, training_index
+
+
+@dataclass
+class RolloutWorker:
+    """The same arguments give the same episodes. The engine opens with the first group that is played here."""
+
+    policy: Path
+    config: RolloutConfig
+    environment: str
+    url: str
+    run_seed: int
+    iteration: int
+    progress: ProgressCallback = no_progress  # told of the groups so far that have reward variance
+    setup_s: float = 0.0  # seconds until the engine was open
+    play_s: float = 0.0  # seconds that episodes took since
+
+    def play(self, numbers: Sequence[int], known: pa.Table | None = None) -> tuple[pa.Table, int]:
+        """Play the groups `numbers` until `config.groups` of the first ones have reward variance.
+
+        Returns the rows of these first ones, in order, and how many groups they are. Groups in `known`, played
+        elsewhere, are taken as they are. Raises RuntimeError where too many episodes fail in the environment.
+        """
+        spec = get_environment(self.environment, self.config.environment_options, thinking=self.config.thinking)
+        size, rows_of = self.config.group_size, rows_by_group(known)
+
+        def job(number: int, member: int) -> Job:
+            task = spec.task("train", training_index(self.run_seed, self.iteration, number))
+            key = number * size + member
+            return Job(task, key, lambda turn: derived_seed("reply", self.run_seed, self.iteration, key, turn))
+
+        rewards = known["reward"].to_pylist() if known else []
+        schedule = GroupSchedule(
+            numbers,
+            self.config,
+            job,
+            lambda episode: training_reward(episode, self.config),
+            {number: [rewards[row] for row in of_group] for number, of_group in rows_of.items()},
+            self.progress,
+        )
+        if not schedule.enough:
+            began = time.perf_counter()
+            engine = open_engine(self.policy, self.config)
+            chat = open_chat(self.policy, self.config.thinking, spec.tools)
+            loop = EpisodeLoop(engine, chat, spec, self.url, self.config, self.config.temperature)
+            opened = time.perf_counter()
+            loop.run(schedule)
+            self.setup_s, self.play_s = opened - began, time.perf_counter() - opened
+        version = read_manifest(self.policy).version
+        parts = []
+        for number in numbers[: schedule.checked]:
+            if number in rows_of:
+                assert known is not None
+                parts.append(known.take(rows_of[number]))
+            else:
+                group = f"{self.iteration:05d}-{number:05d}"
+                members = enumerate(schedule.episodes[number])
+                samples = [rows(e, spec, self.config, group, member, version) for member, e in members if e]
+                parts.append(to_table([sample for of_member in samples for sample in of_member]))
+        return pa.concat_tables(parts).combine_chunks(), schedule.checked
+
+
+def training_reward(episode: SampledEpisode, config: RolloutConfig) -> float | None:
+    """What training sees: the environment's reward, unless the episode is invalid or truncated and the settings say
+    otherwise; None where it teaches nothing."""
+    if episode.finish_reason == "error" or (episode.finish_reason == "truncated" and config.truncated == "drop"):
+        return None
+    if episode.finish_reason == "finished":
+        return episode.reward
+    reward = episode.reward if config.invalid_reward is None else config.invalid_reward
+    return reward + (config.partial_format_bonus if episode.partial_format else 0.0)
+
+
+def rows(
+    episode: SampledEpisode, spec: EnvironmentSpec, config: RolloutConfig, group: str, member: int, version: int
+) -> list[Sample]:
+    """The rows of one episode, one a segment: how it went and ended is the same in all."""
+    reward, failed = training_reward(episode, config), episode.finish_reason == "error"
+    messages, metrics = _messages(episode), _metrics(episode, spec)
+    return [
+        Sample(
+            trajectory_id=f"{group}-{member}",
+            sample=number,
+            group_id=group,
+            task_id=episode.task.id,
+            seed=episode.task.seed,
+            policy_version=version,
+            token_ids=segment.token_ids,
+            loss_mask=[False] * len(segment.token_ids) if reward is None else segment.loss_mask,
+            logprobs=[0.0] * len(segment.token_ids) if reward is None else segment.logprobs,
+            reward=reward,
+            raw_reward=None if failed else episode.reward,
+            turns=episode.turns,
+            invalid=episode.finish_reason == "invalid",
+            finish_reason=episode.finish_reason,
+            outcome=spec.outcome(episode),
+            error=episode.error,
+            metrics=metrics,
+            messages=messages[: segment.messages],
+        )
+        for number, segment in enumerate(episode.segments or [Segment(len(messages))])
+    ]
+
+
+def _messages(episode: SampledEpisode) -> list[dict[str, Any]]:
+    """The conversation; each reply with the reward and the note of the step that answered it."""
+    answers = iter(episode.steps[1:])
+    messages = []
+    for message in episode.messages:
+        answer = next(answers, None) if message["role"] == "assistant" else None
+        beside = {"reward": answer.reward, "note": answer.note} if answer else {}
+        messages.append({**message, **beside})
+    return messages
+
+
+def _metrics(episode: SampledEpisode, spec: EnvironmentSpec) -> list[tuple[str, float]]:
+    """The means of the metrics over the steps that have them."""
+    found = defaultdict(list)
+    for step in episode.steps:
+        for name, value in step.metrics.items():
+            found[name].append(float(value))
+    if spec.partial_format and episode.finish_reason in ("invalid", "truncated"):
+        found["partial_format"].append(float(episode.partial_format))
+    return [(name, sum(values) / len(values)) for name, values in found.items()]
+
+
+def rows_by_group(table: pa.Table | None) -> dict[int, list[int]]:
+    """The rows of each group by its number."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for row, group in enumerate(table["group_id"].to_pylist() if table else []):
+        found[int(group.rsplit("-", 1)[1])].append(row)
+    return found
