@@ -86,8 +86,9 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         self.requests += 1
-        return self.llm.llm_engine.add_request(
-            str(self.requests),
+        request = str(self.requests)
+        self.llm.llm_engine.add_request(
+            request,
             {"type": "token", "prompt_token_ids": list(prompt)},  # pyright: ignore[reportArgumentType]
             SamplingParams(
                 temperature=temperature,
@@ -98,8 +99,10 @@ class Engine:
                 detokenize=False,
                 skip_special_tokens=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
+                skip_clone=True,  # nothing else holds it
             ),
         )
+        return request
 
     @property
     def busy(self) -> bool:

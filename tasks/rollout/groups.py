@@ -18,7 +18,7 @@ from tasks.progress import ProgressCallback, no_progress
 from tasks.rollout.episode import SampledEpisode
 from tasks.rollout.loop import Job
 
-SPARE = 1.0  # standard deviations of the groups still needed that are begun beyond their expected number
+SPARE = 0.5  # standard deviations of the groups still needed that are begun beyond their expected number
 
 
 def rewards_differ(rewards: Sequence[float | None]) -> bool:
@@ -67,10 +67,10 @@ class GroupSchedule:
         self.numbers, self.config, self.job, self.reward, self.progress = numbers, config, job, reward, progress
         self.size = config.group_size
         self.known = known or {}
-        self.episodes: dict[int, list[SampledEpisode | None]] = {}  # by number and member, of those played here
+        self.episodes: dict[int, list[SampledEpisode]] = {}  # by number, of those played here; in the order of members
+        self.running: dict[int, dict[int, SampledEpisode]] = {}  # by number and member, of groups that are not finished
         self.varies: dict[int, bool] = {}  # whether the rewards of a finished group differ
         self.begun = self.checked = self.kept = 0  # of `numbers`, in order; `kept` of those checked
-        self.varying = 0  # groups with reward variance among those finished
         self.members: list[tuple[int, int]] = []  # of the group that was begun last, still to be played
         self.errors = ErrorShare(config, config.groups * self.size)
         self._rewards = 0.0
@@ -92,11 +92,13 @@ class GroupSchedule:
         """Take note of an episode; True when the batch is complete."""
         self.errors.count(episode)
         number, member = divmod(job.number, self.size)
-        episodes = self.episodes[number]
-        episodes[member] = episode
+        members = self.running[number]
+        members[member] = episode
         self._rewards += episode.reward
-        if all(episodes):
-            self._settle(number, [self.reward(e) for e in episodes if e])
+        if len(members) == self.size:
+            self.episodes[number] = [members[m] for m in range(self.size)]
+            del self.running[number]
+            self._settle(number, list(map(self.reward, self.episodes[number])))
             self._advance()
             note = f"reward {self._rewards / self.errors.episodes:+.3f}"
             self.progress(self.kept, self.config.groups, note)
@@ -108,7 +110,7 @@ class GroupSchedule:
             if number not in self.known:
                 if not self._more_are_needed():
                     return False
-                self.episodes[number] = [None] * self.size
+                self.running[number] = {}
                 self.members = [(number, member) for member in reversed(range(self.size))]
             self.begun += 1
             if self.members:
@@ -119,14 +121,13 @@ class GroupSchedule:
 
     def _more_are_needed(self) -> bool:
         """Whether the groups that are being played will probably not do, at the share of variance found so far."""
-        share = (self.varying + 1) / (len(self.varies) + 1)
-        needed = self.config.groups - self.varying
-        running = self.begun - len(self.varies)
-        return needed > 0 and running * share < needed + SPARE * math.sqrt(needed * (1 - share))
+        # By the first groups alone: among all that are finished, those with short episodes are too many.
+        share = (self.kept + 1) / (self.checked + 1)
+        needed = self.config.groups - self.kept
+        return (self.begun - self.checked) * share < needed + SPARE * math.sqrt(needed * (1 - share))
 
     def _settle(self, number: int, rewards: Sequence[float | None]) -> None:
         self.varies[number] = rewards_differ(rewards)
-        self.varying += self.varies[number]
 
     def _advance(self) -> None:
         while not self.enough and (number := self.numbers[self.checked]) in self.varies:

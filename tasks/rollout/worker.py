@@ -69,17 +69,20 @@ class RolloutWorker:
             loop.run(schedule)
             self.setup_s, self.play_s = opened - began, time.perf_counter() - opened
         version = read_manifest(self.policy).version
-        parts = []
-        for number in numbers[: schedule.checked]:
-            if number in rows_of:
-                assert known is not None
-                parts.append(known.take(rows_of[number]))
-            else:
-                group = f"{self.iteration:05d}-{number:05d}"
-                members = enumerate(schedule.episodes[number])
-                samples = [rows(e, spec, self.config, group, member, version) for member, e in members if e]
-                parts.append(to_table([sample for of_member in samples for sample in of_member]))
-        return pa.concat_tables(parts).combine_chunks(), schedule.checked
+        numbers = numbers[: schedule.checked]
+        new = [
+            row
+            for number in numbers
+            if number not in rows_of
+            for member, episode in enumerate(schedule.episodes[number])
+            for row in rows(episode, spec, self.config, f"{self.iteration:05d}-{number:05d}", member, version)
+        ]
+        table = to_table(new)
+        if known is not None:
+            table = pa.concat_tables([known, table]).combine_chunks()
+            rows_of = rows_by_group(table)
+            table = table.take([row for number in numbers for row in rows_of[number]])
+        return table, schedule.checked
 
 
 def training_reward(episode: SampledEpisode, config: RolloutConfig) -> float | None:

@@ -14,26 +14,23 @@ class BlackJack:
     def __init__(self, thinking: bool = False) -> None:
         self.thinking = thinking
         self._game: Game | None = None
-
-    @property
-    def observation(self) -> Observation:
-        """What the player sees now. Raises ValueError before the first reset."""
-        if self._game is None:
-            raise ValueError("no game is open; reset the environment first.")
-        return self._game.observe()
+        self.observation: Observation | None = None  # what the player sees now
 
     async def reset(self, task: Task) -> Step:
         """Deal from the deck of the task's seed; nothing else of the task is looked at."""
         self._game = Game(shuffled_deck(task.seed))
+        self.observation = self._game.observe()
         return Step(initial_messages(self.observation, self.thinking))
 
     async def step(self, reply: Message) -> Step:
         """Make the move that the reply states; a reply that states none loses."""
-        move, seen = parse_move(reply["content"], self.thinking), self.observation
+        if self._game is None or self.observation is None:
+            raise ValueError("no game is open; reset the environment first.")
+        move = parse_move(reply["content"], self.thinking)
         if move is None:
             return Step(reward=LOST, done=True, valid=False, metrics={"agreement": 0.0}, note="unreadable")
-        assert self._game is not None
-        optimal, now = is_optimal(seen, move), self._game.play(move)
+        optimal = is_optimal(self.observation, move)
+        self.observation = now = self._game.play(move)
         return Step(
             messages=[] if now.done else next_messages(now),
             reward=now.reward,
