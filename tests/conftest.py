@@ -1,5 +1,6 @@
 """Small policies of one shape, so that a single vLLM engine serves all tests that need one."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -82,10 +83,10 @@ def closed_port() -> int:
 
 
 @contextmanager
-def _openenv_server(*arguments: str) -> Iterator[str]:
+def _openenv_server(*arguments: str, name: str = "blackjack") -> Iterator[str]:
     port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else _free_port()
-    line = [sys.executable, "-m", "tasks.environments.blackjack.server", "--port", str(port), *arguments]
-    process = subprocess.Popen(line, cwd=Path(__file__).parents[1])
+    line = [sys.executable, "-m", "tasks.environments.serve", name, "--port", str(port), *arguments]
+    process = subprocess.Popen(line, cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": "tests"})
     try:
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:

@@ -45,13 +45,14 @@ def _source(name: str) -> Any:
         if point.name == name:
             return point.load()
     allowed = f"{', '.join(environment_names())}, or package.module of a module with a SPEC"
-    module = name if "." in name else f"{__package__}.{name}"
-    require(all(part.isidentifier() for part in module.split(".")), "environment", name, allowed)
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the environment is there, and lacks a package of its own
-        found = None
-    require(hasattr(found, "SPEC"), "environment", name, allowed)
-    return found.SPEC  # type: ignore[union-attr]
+    require(all(part.isidentifier() for part in name.split(".")), "environment", name, allowed)
+    for module in (f"{__package__}.{name}", name):
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the environment is there, and lacks a package of its own
+        else:
+            if hasattr(found, "SPEC"):
+                return found.SPEC
+    raise ValueError(f'environment is "{name}"; allowed: {allowed}.')

@@ -3,7 +3,6 @@
 import functools
 import json
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +49,12 @@ def shards_of(workers: int, needed: int) -> ArrayNodeMapTask:
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
-    from tasks.rollout.rollout import sample_batch
+    from tasks.rollout.batch import sample_batch
     from tasks.tracking import console
 
     with stage_context(run, "rollout"):
         started = time.time()
-        with console.bar(f"rollout {iteration}", "groups kept") as progress:
+        with console.bar(f"rollout {iteration}", "groups") as progress:
             batch, metrics = sample_batch(
                 Path(policy.download()),
                 config,
@@ -72,18 +71,18 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
 def rollout_shard(
     shard: int, run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int
 ) -> FlyteDirectory:
-    """Sample the games of one worker of `config.workers`; it logs nothing, the join speaks for all."""
+    """Sample the episodes of one worker of `config.workers`; the join logs for all of them."""
     from tasks.records import write_batch
-    from tasks.rollout.rollout import Player
     from tasks.rollout.shards import sample_shard
+    from tasks.rollout.worker import RolloutWorker
 
     with shard_context(run, f"rollout {iteration}", shard, of=config.workers, needed=config.shards_needed):
         started = time.time()
         sampler = Path(policy.download())
-        with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:
-            games = sample_shard(player, shard)
-        folder = write_batch(games, stage_folder(run, "shards", iteration) / f"{shard:05d}")
-        times = {"time/rollout_s": player.play_s, "time/rollout_setup_s": player.setup_s}
+        worker = RolloutWorker(sampler, config, run.environment, run.environment_url, run.seed, iteration)
+        episodes = sample_shard(worker, shard)
+        folder = write_batch(episodes, stage_folder(run, "shards", iteration) / f"{shard:05d}")
+        times = {"time/rollout_s": worker.play_s, "time/rollout_setup_s": worker.setup_s}
         (folder / METRICS).write_text(json.dumps({STARTED: started, **times}) + "\n")
     return FlyteDirectory(str(folder))
 
@@ -94,15 +93,15 @@ def join_rollout(
 ) -> FlyteDirectory:
     """Make of what the workers sampled the batch that one worker would have sampled; None stands for a lost worker."""
     from tasks.records import read_batch
-    from tasks.rollout.rollout import Player
     from tasks.rollout.shards import join_shards
+    from tasks.rollout.worker import RolloutWorker
 
     with stage_context(run, "rollout"):
         folders = [Path(shard.download()) if shard else None for shard in shards]
         measured = [read_metrics(folder) for folder in folders if folder]
         sampler = Path(policy.download())
-        with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:
-            batch, metrics = join_shards(player, [read_batch(f) if f else None for f in folders], measured)
+        worker = RolloutWorker(sampler, config, run.environment, run.environment_url, run.seed, iteration)
+        batch, metrics = join_shards(worker, [read_batch(f) if f else None for f in folders], measured)
         return _written(run, batch, metrics, policy, iteration, min(m[STARTED] for m in measured))
 
 

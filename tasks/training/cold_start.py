@@ -4,7 +4,6 @@ It learns which replies there are, not which are good: each legal move is as lik
 All that is good about its play later comes from the reward.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,10 @@ import numpy as np
 import torch
 
 from tasks.config import LoraConfig, TinyPolicyConfig, TrainingConfig
-from tasks.environments.catalog import EnvironmentKind, get_environment
+from tasks.environments.catalog import get_environment
+from tasks.environments.interface import Message
 from tasks.folders import RUNS, atomic_directory
-from tasks.policy.chat import Chat, Message
+from tasks.policy.chat import Chat
 from tasks.policy.checkpoint import Manifest, read_manifest, write_manifest
 from tasks.policy.tiny import make_tokenizer, make_weights
 from tasks.seeds import derived_seed
@@ -25,23 +25,6 @@ from tasks.training.losses.tokens import Totals
 from tasks.training.packing import FlatSamples
 from tasks.training.rows import Rows
 from tasks.training.trainer import Trainer
-
-
-def scripted_conversations(kind: EnvironmentKind, player: str, seeds: Sequence[int]) -> list[list[Message]]:
-    """The conversations of one scripted player, a game for each seed."""
-    games, agent, choose = kind.open_local(), kind.agent, kind.players[player]
-    observations = dict(enumerate(games.reset(seeds)))
-    conversations = [list(agent.opening(observations[game])) for game in range(len(seeds))]
-    dice = [random.Random(derived_seed("scripted move", seed)) for seed in seeds]
-    while observations:
-        actions = {game: choose(observation, dice[game]) for game, observation in observations.items()}
-        for game, action in actions.items():
-            conversations[game].append({"role": "assistant", "content": agent.say(action)})
-        observations = {game: o for game, o in games.step(actions).items() if not o.done}
-        for game, observation in observations.items():
-            conversations[game].extend(agent.follow_up(observation))
-    games.close()
-    return conversations
 
 
 def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> FlatSamples:
@@ -60,9 +43,9 @@ def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> FlatSam
                 continue
             before = messages[start:i]
             if start:
-                piece = chat.follow_up(messages[: start - 1], messages[start - 1]["content"], before)
+                piece = chat.next_ids(messages[: start - 1], messages[start - 1]["content"], before)
             else:
-                piece = chat.opening(before)
+                piece = chat.initial_ids(before)
             assert piece is not None, "the policy's own template only appends"
             reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
             token_ids += [*piece, *reply]
@@ -92,9 +75,8 @@ def make_tiny(
 
     With `thinking` it learns the prompts that ask for a thought. It answers them without one.
     """
-    kind = get_environment(environment, thinking=thinking)
-    seeds = [derived_seed("cold start", seed, i) for i in range(config.cold_start_demonstrations)]
-    conversations = scripted_conversations(kind, "random", seeds)
+    spec = get_environment(environment, thinking=thinking)
+    conversations = [d.messages for d in spec.demonstrations(seed, config.cold_start_demonstrations)]
     with atomic_directory(target) as folder:
         words = (m["content"] for conversation in conversations for m in conversation)
         vocabulary = make_tokenizer([*words, "system\n", "user\n", "assistant\n"], folder)

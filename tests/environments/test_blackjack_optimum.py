@@ -1,13 +1,13 @@
-import random
 from collections import Counter
 
 import pyspiel
 import pytest
 
+from tasks.environments.blackjack.baselines import exact_value, optimum_reward
 from tasks.environments.blackjack.cards import RANKS, card_value, hand_total
-from tasks.environments.blackjack.environment import LocalGames
 from tasks.environments.blackjack.optimum import action_values, best_move, game_value, optimal_policy
-from tasks.environments.blackjack.players import PLAYERS, exact_value, is_optimal
+from tasks.environments.catalog import get_environment
+from tasks.environments.scripted import play_baseline
 
 
 def test_the_optimum_is_worth_what_is_known() -> None:
@@ -107,15 +107,11 @@ def test_standing_against_openspiels_own_tree(cards: list[int], open_card: int) 
 
 
 def test_the_optimum_wins_in_the_real_environment_what_it_should() -> None:
-    games, rng, n = LocalGames(), random.Random(0), 8000
-    seen = dict(enumerate(games.reset(range(n))))
-    live = seen.copy()
-    while live:
-        moves = {i: PLAYERS["optimum"](o, rng) for i, o in live.items()}  # type: ignore[arg-type]
-        assert all(is_optimal(live[i], move) for i, move in moves.items())  # type: ignore[arg-type]
-        seen.update(games.step(moves))
-        live = {i: seen[i] for i in live if not seen[i].done}
-    rewards = [o.reward or 0.0 for o in seen.values()]
+    spec, n = get_environment("blackjack"), 8000
+    episodes = play_baseline(spec, "optimum", [spec.task("train", seed) for seed in range(n)])
+    assert all(step.metrics["agreement"] == 1 for episode in episodes for step in episode.steps[1:])
+    rewards = [episode.reward for episode in episodes]
+    assert rewards[:500] == [optimum_reward(seed) for seed in range(500)]
     exact = exact_value("optimum")
     spread = (exact.win + exact.loss - exact.expected_reward**2) ** 0.5
     assert abs(sum(rewards) / n - exact.expected_reward) < 4 * spread / n**0.5
@@ -128,8 +124,8 @@ def test_hands_that_cannot_be(cards: str, dealer: str) -> None:
         action_values(cards.split(), dealer)
 
 
-def test_cards_and_players_that_do_not_exist() -> None:
+def test_cards_and_baselines_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match='the card is "1"; allowed: A, 2'):
         action_values(["1", "2"], "6")
-    with pytest.raises(ValueError, match='player is "lucky"; allowed: optimum, random, always_stand'):
+    with pytest.raises(ValueError, match='baseline is "lucky"; allowed: optimum, random, always_stand'):
         exact_value("lucky")

@@ -1,41 +1,115 @@
+import ast
+import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
+from tasks.environments.catalog import environment_names, get_environment
+from tasks.environments.interface import EnvironmentSpec
+from tasks.environments.scripted import play_baseline
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENTS = ROOT / "tasks" / "environments"
 
 
-def test_every_name_is_an_environment() -> None:
-    for name in ENVIRONMENT_NAMES:
-        kind = get_environment(name)
-        assert kind.name == name
-        assert list(kind.players) == ["optimum", "random", "always_stand"]
-        games = kind.open_local()
-        observation = games.reset([3])[0]
-        assert kind.situation(observation)[0] in kind.rows and kind.situation(observation)[1] in kind.columns
-        assert kind.agent.read(kind.best_moves()[kind.situation(observation)], observation) is not None
+def test_every_name_is_an_environment_that_can_be_played() -> None:
+    assert "blackjack" in environment_names()
+    for name in environment_names():
+        spec = get_environment(name)
+        assert spec.name == name
+        tasks = [spec.task("train", index) for index in range(20)]
+        assert tasks == [spec.task("train", index) for index in range(20)]
+        assert not {task.id for task in tasks} & {spec.task("test", index).id for index in range(20)}
+        for baseline in spec.baselines:
+            episodes = play_baseline(spec, baseline, tasks)
+            assert all(episode.finish_reason == "finished" for episode in episodes)
+            assert {metric.key for metric in spec.metrics} <= {
+                *(key for e in episodes for step in e.steps for key in step.metrics),
+                *spec.score(episodes[0]),
+            }
 
 
-def test_the_agent_lets_replies_think_where_that_is_wanted() -> None:
-    observation = get_environment("blackjack").open_local().reset([3])[0]
-    thought = "Hm.\nSTAND"
-    assert get_environment("blackjack").agent.read(thought, observation) is None
-    assert get_environment("blackjack", thinking=True).agent.read(thought, observation) is not None
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(ValueError, match=r'^environment is "poker"; allowed: blackjack\.$'):
+def test_an_environment_is_a_folder_an_entry_point_or_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "somebodys").mkdir()
+    (tmp_path / "somebodys" / "game.py").write_text("from traffic_lights import SPEC\n")
+    info = tmp_path / "somebodys-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[flyte_grpo.environments]\nlights = somebodys.game:SPEC\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "lights" in environment_names()
+    assert get_environment("lights") is get_environment("somebodys.game")
+    with pytest.raises(
+        ValueError, match=r'^environment is "poker"; allowed: blackjack, .*lights, or package.module of'
+    ):
         get_environment("poker")
+
+
+@pytest.mark.parametrize("name", ["poker", "", "a b", "tasks.nothing", "os.path", "../blackjack"])
+def test_an_unknown_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f'^environment is "{re.escape(name)}"; allowed: blackjack'):
+        get_environment(name)
+
+
+def test_an_environment_that_lacks_a_package_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needy.py").write_text("import not_installed_here\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
+        get_environment("needy")
+
+
+def test_options_are_those_of_the_environment() -> None:
+    with pytest.raises(
+        ValueError, match=r"^an option of the environment is \"decks\"; allowed: none, blackjack has no"
+    ):
+        get_environment("blackjack", {"decks": 2})
+
+
+def test_thinking_goes_to_the_environments_that_know_it() -> None:
+    async def reward(spec: EnvironmentSpec) -> bool:
+        environment = spec.make()
+        await environment.reset(spec.task("train", 3))
+        return (await environment.step({"role": "assistant", "content": "Hm.\nSTAND"})).valid
+
+    assert not asyncio.run(reward(get_environment("blackjack")))
+    assert asyncio.run(reward(get_environment("blackjack", thinking=True)))
 
 
 def test_the_catalog_is_cheap_to_import() -> None:
     code = (
-        "import sys, tasks.environments.catalog; "
-        "print([m for m in ('openenv', 'pyspiel', 'numpy', 'pydantic') if m in sys.modules])"
+        "import sys; from tasks.environments.catalog import *; [get_environment(n) for n in environment_names()]; "
+        "print([m for m in ('openenv', 'pyspiel', 'numpy', 'torch', 'vllm', 'mlflow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def names_of(folder: Path) -> set[str]:
+    """An environment's own words: its name, its baselines, and all that its modules define."""
+    spec = get_environment(folder.name)
+    common = {*EnvironmentSpec.__dataclass_fields__, "SPEC", "METRICS", "DEFAULTS", "FIGURES", "MESSAGES"}
+    defined = {
+        node.name if not isinstance(node, ast.Name) else node.id
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) or (isinstance(node, ast.Name) and node.id.isupper())
+    }
+    public = {name for name in defined if not name.startswith("_") and len(name) > 3}
+    return {folder.name, *spec.baselines} | (public - common - {"observe", "close", "reset", "step", "play"})
+
+
+@pytest.mark.parametrize("folder", [p for p in ENVIRONMENTS.iterdir() if (p / "__init__.py").is_file()])
+def test_nothing_outside_its_folder_knows_an_environment(folder: Path) -> None:
+    words = re.compile(rf"\b({'|'.join(sorted(map(re.escape, names_of(folder))))})\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for top in ("tasks", "workflows")
+        for path in sorted((ROOT / top).rglob("*.py"))
+        if not path.is_relative_to(folder)
+        for line in path.read_text().splitlines()
+        if words.search(line) and not line.startswith("DEFAULT_ENVIRONMENT = ")
+    ]
+    assert found == []

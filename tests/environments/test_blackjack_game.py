@@ -1,14 +1,17 @@
+import asyncio
 import random
 
 import pyspiel
 import pytest
 
-from tasks.environments.blackjack.agent import BlackJackAgent
 from tasks.environments.blackjack.cards import RANKS, hand_total
-from tasks.environments.blackjack.environment import BlackJackEnvironment, LocalGames, shuffled_deck
-from tasks.environments.blackjack.models import BlackJackAction, BlackJackObservation
+from tasks.environments.blackjack.environment import BlackJack
+from tasks.environments.blackjack.game import Game, Observation, shuffled_deck
+from tasks.environments.blackjack.language import initial_messages, next_messages
+from tasks.environments.catalog import get_environment
+from tasks.environments.interface import Step
 
-HIT, STAND = BlackJackAction(move="HIT"), BlackJackAction(move="STAND")
+HIT, STAND = "HIT", "STAND"
 
 
 def deck_of(ranks: str) -> list[int]:
@@ -19,21 +22,32 @@ def deck_of(ranks: str) -> list[int]:
     return deck + [card for card in range(52) if card not in deck]
 
 
-def play(environment: BlackJackEnvironment, first: BlackJackObservation, moves: list[BlackJackAction]):
-    observations = [first]
+def play(game: Game, moves: list[str]) -> list[Observation]:
+    observations = [game.observe()]
     for move in moves:
         if not observations[-1].done:
-            observations.append(environment.step(move))
+            observations.append(game.play(move))
     return observations
 
 
+def episode(environment: BlackJack, seed: int, moves: list[str]) -> list[Step]:
+    async def steps() -> list[Step]:
+        found = [await environment.reset(get_environment("blackjack").task("train", seed))]
+        for move in moves:
+            if not found[-1].done:
+                found.append(await environment.step({"role": "assistant", "content": move}))
+        return found
+
+    return asyncio.run(steps())
+
+
 def test_one_seed_gives_one_deck_whatever_happened_before() -> None:
-    fresh, used = BlackJackEnvironment(), BlackJackEnvironment()
+    fresh, used = BlackJack(), BlackJack()
     for other in range(5):
-        play(used, used.reset(seed=other), [HIT] * other)
+        episode(used, other, [HIT] * other)
     for seed in range(200):
         moves = [HIT] * (seed % 3) + [STAND]
-        assert play(fresh, fresh.reset(seed=seed), moves) == play(used, used.reset(seed=seed), moves)
+        assert episode(fresh, seed, moves) == episode(used, seed, moves)
 
 
 def test_the_seed_fixes_the_whole_deck() -> None:
@@ -53,10 +67,8 @@ def test_a_shuffle_puts_every_card_everywhere_alike() -> None:
 
 
 def test_the_player_sees_its_cards_and_the_open_card() -> None:
-    seen = BlackJackEnvironment().deal(deck_of("A 7 9 K"))
-    assert seen.player_cards == ["A", "7"]
-    assert (seen.total, seen.soft, seen.dealer_card) == (18, True, "K")
-    assert (seen.legal_actions, seen.done, seen.reward) == (["HIT", "STAND"], False, None)
+    seen = Game(deck_of("A 7 9 K")).observe()
+    assert seen == Observation(("A", "7"), total=18, soft=True, dealer_card="K", done=False, reward=0.0)
 
 
 def test_the_open_card_is_the_one_that_openspiel_shows() -> None:
@@ -66,7 +78,7 @@ def test_the_open_card_is_the_one_that_openspiel_shows() -> None:
         for card in deck[:4]:
             state.apply_action(card)
         shown = state.observation_string(0).split("??")[1].split()[0]  # such as "HT": suit, rank
-        open_card = BlackJackEnvironment().reset(seed=seed).dealer_card
+        open_card = Game(shuffled_deck(seed)).observe().dealer_card
         assert shown[1:] == ("T" if open_card == "10" else open_card)
         assert open_card == RANKS[deck[3] % 13]
 
@@ -77,10 +89,7 @@ def test_the_open_card_is_the_one_that_openspiel_shows() -> None:
 )
 def test_totals(cards: str, total: int, soft: bool) -> None:
     first, second, *drawn = cards.split()
-    environment = BlackJackEnvironment()
-    seen = environment.deal(deck_of(" ".join([first, second, "2", "3", *drawn])))
-    for _ in drawn:
-        seen = environment.step(HIT)
+    seen = play(Game(deck_of(" ".join([first, second, "2", "3", *drawn]))), [HIT] * len(drawn))[-1]
     assert (seen.total, seen.soft) == (total, soft) == hand_total(cards.split())
 
 
@@ -97,15 +106,14 @@ def test_totals(cards: str, total: int, soft: bool) -> None:
         ("5 6 10 9 10", [HIT, STAND], 1.0),  # 21 against 19
     ],
 )
-def test_rewards(ranks: str, moves: list[BlackJackAction], reward: float) -> None:
-    environment = BlackJackEnvironment()
-    seen = play(environment, environment.deal(deck_of(ranks)), moves)
-    assert [o.reward for o in seen] == [None] * (len(seen) - 1) + [reward]
-    assert seen[-1].done and seen[-1].legal_actions == []
+def test_rewards(ranks: str, moves: list[str], reward: float) -> None:
+    seen = play(Game(deck_of(ranks)), moves)
+    assert [o.reward for o in seen] == [0.0] * (len(seen) - 1) + [reward]
+    assert [o.done for o in seen] == [False] * (len(seen) - 1) + [True]
 
 
 def test_nothing_that_is_seen_depends_on_the_hole_card() -> None:
-    agent, rng, other_rewards = BlackJackAgent(), random.Random(0), 0
+    rng, other_rewards = random.Random(0), 0
     for seed in range(300):
         deck = shuffled_deck(seed)
         other = deck.copy()
@@ -113,56 +121,47 @@ def test_nothing_that_is_seen_depends_on_the_hole_card() -> None:
         moves = [rng.choice([HIT, STAND]) for _ in range(12)]
         seen, rewards = [], []
         for order in (deck, other):
-            environment = BlackJackEnvironment()
-            observations = play(environment, environment.deal(order), moves)
-            dumps = [o.model_dump(exclude={"reward"}) for o in observations]
-            prompts = [(agent.opening(o), agent.follow_up(o)) for o in observations]
-            seen.append((dumps, prompts, environment.state.model_dump()))
+            observations = play(Game(order), moves)
+            fields = [(o.player_cards, o.total, o.soft, o.dealer_card, o.done) for o in observations]
+            seen.append((fields, [(initial_messages(o, False), next_messages(o)) for o in observations]))
             rewards.append(observations[-1].reward)
         assert seen[0] == seen[1]
         other_rewards += rewards[0] != rewards[1]
     assert other_rewards > 50  # the hole cards did differ
 
 
-def test_the_state_tells_neither_seed_nor_deck() -> None:
-    environment = BlackJackEnvironment()
-    environment.reset(seed=5, episode_id="e")
-    assert environment.state.model_dump() == {"episode_id": "e", "step_count": 0}
-
-
-@pytest.mark.parametrize("seed", [None, -1, 1.5, "7", True])
-def test_a_seed_is_required(seed: object) -> None:
-    with pytest.raises(ValueError, match="whole number that is not negative"):
-        BlackJackEnvironment().reset(seed=seed)  # type: ignore[arg-type]
+def test_a_deck_has_each_card_once_and_a_seed_from_0_on() -> None:
+    with pytest.raises(ValueError, match="each of the cards 0 to 51 once"):
+        Game([0] * 52)
+    with pytest.raises(ValueError, match="seed is -1; allowed: a whole number that is not negative"):
+        shuffled_deck(-1)
 
 
 def test_no_move_before_a_game_or_after_its_end() -> None:
-    environment = BlackJackEnvironment()
     with pytest.raises(ValueError, match="no game is open"):
-        environment.step(STAND)
-    environment.reset(seed=1)
-    environment.step(STAND)
-    with pytest.raises(ValueError, match="no game is open"):
-        environment.step(HIT)
+        asyncio.run(BlackJack().step({"role": "assistant", "content": STAND}))
+    game = Game(shuffled_deck(1))
+    game.play(STAND)
+    with pytest.raises(ValueError, match="the game is over"):
+        game.play(HIT)
 
 
-def test_a_deck_has_each_card_once() -> None:
-    with pytest.raises(ValueError, match="each of the cards 0 to 51 once"):
-        BlackJackEnvironment().deal([0] * 52)
+def test_what_an_episode_says() -> None:
+    # Seed 0 deals 43, 39 (5, A) to the player, 23 is hidden, 15 (3) lies open; then 28, a 3.
+    first, hit, stood = episode(BlackJack(), 0, ["HIT", "stand"])
+    assert first.messages[1]["content"] == "Cards 5 A, soft 16. Dealer 3."
+    assert (first.reward, first.done) == (0.0, False)
+    assert hit.messages == [{"role": "user", "content": "Cards 5 A 3, soft 19. Dealer 3."}]
+    assert (hit.metrics, hit.note, hit.valid) == ({"agreement": 1.0}, "as the optimum", True)
+    assert stood.done and stood.messages == [] and stood.reward in (-1, 0, 1)
+    first, lost = episode(BlackJack(), 0, ["I stand."])
+    assert (lost.reward, lost.done, lost.valid, lost.note) == (-1.0, True, False, "unreadable")
+    assert lost.metrics == {"agreement": 0.0}
 
 
-def test_many_games_keep_apart() -> None:
-    games = LocalGames()
-    seeds = list(range(40))
-    for _ in range(2):
-        seen = games.reset(seeds)
-        after = games.step({i: HIT for i in range(0, 40, 2)})
-        assert set(after) == set(range(0, 40, 2))
-        for i, seed in enumerate(seeds):
-            alone = BlackJackEnvironment()
-            assert seen[i] == alone.reset(seed=seed)
-            if i in after:
-                assert after[i] == alone.step(HIT)
-    games.reset([1, 2])
-    with pytest.raises(ValueError, match="names game 2; 2 games are open"):
-        games.step({2: HIT})
+def test_training_and_evaluation_share_no_deck() -> None:
+    spec = get_environment("blackjack")
+    for index in (0, 5, 2**61 - 1):
+        train, test = spec.task("train", index), spec.task("test", index)
+        assert train.seed < 2**61 <= test.seed < 2**62
+        assert {train.id, test.id} == {str(train.seed), str(test.seed)} and train.split == "train"
