@@ -154,7 +154,7 @@ def sample(
 ) -> list[Completion]:
     """Eight tokens a prompt at most, each prompt with a seed of its own."""
     seeds = [first_seed + i for i in range(len(prompts))]
-    return engine.sample(prompts, temperature=temperature, max_tokens=8, end_id=2, seeds=seeds)
+    return completions(engine, prompts, seeds, temperature=temperature, max_tokens=8, end_id=2)
 
 
 def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
@@ -181,3 +181,14 @@ def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Pa
 def is_tied(folder: Path) -> bool:
     """Whether a checkpoint's output head is its embeddings."""
     return bool(json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False))
+
+
+def completions(
+    engine: Engine, prompts: Sequence[Sequence[int]], seeds: Sequence[int], **options: Any
+) -> list[Completion]:
+    """What the engine samples for all of them at once."""
+    requests = [engine.add(prompt, seed=seed, **options) for prompt, seed in zip(prompts, seeds, strict=True)]
+    found: dict[str, Completion] = {}
+    while engine.busy:
+        found.update(engine.step())
+    return [found[request] for request in requests]

@@ -74,6 +74,8 @@ class GroupSchedule:
         self.members: list[tuple[int, int]] = []  # of the group that was begun last, still to be played
         self.errors = ErrorShare(config, config.groups * self.size)
         self._rewards = 0.0
+        for number, rewards in self.known.items():
+            self.varies[number] = rewards_differ(rewards)
         self._advance()
 
     @property
@@ -98,7 +100,7 @@ class GroupSchedule:
         if len(members) == self.size:
             self.episodes[number] = [members[m] for m in range(self.size)]
             del self.running[number]
-            self._settle(number, list(map(self.reward, self.episodes[number])))
+            self.varies[number] = rewards_differ(list(map(self.reward, self.episodes[number])))
             self._advance()
             note = f"reward {self._rewards / self.errors.episodes:+.3f}"
             self.progress(self.kept, self.config.groups, note)
@@ -115,8 +117,6 @@ class GroupSchedule:
             self.begun += 1
             if self.members:
                 return True
-            self._settle(number, self.known[number])
-            self._advance()
         return False
 
     def _more_are_needed(self) -> bool:
@@ -125,9 +125,6 @@ class GroupSchedule:
         share = (self.kept + 1) / (self.checked + 1)
         needed = self.config.groups - self.kept
         return (self.begun - self.checked) * share < needed + SPARE * math.sqrt(needed * (1 - share))
-
-    def _settle(self, number: int, rewards: Sequence[float | None]) -> None:
-        self.varies[number] = rewards_differ(rewards)
 
     def _advance(self) -> None:
         while not self.enough and (number := self.numbers[self.checked]) in self.varies:

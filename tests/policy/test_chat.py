@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.environments.interface import ToolSpec
 from tasks.policy.chat import Chat
 
 CONVERSATION = [
@@ -24,14 +25,14 @@ def chat(tiny_policy: Path) -> Chat:
 
 
 def in_pieces(chat: Chat) -> list[int]:
-    """Opening, replies with their end-of-turn tokens, follow-ups; a reply in more tokens than it needs."""
-    tokens = list(chat.opening(CONVERSATION[:2]))
+    """Initial messages, replies with their end-of-turn tokens, next messages; a reply in more tokens than it needs."""
+    tokens = list(chat.initial_ids(CONVERSATION[:2]))
     for i in (2, 4, 6):
         reply = CONVERSATION[i]["content"]
         tokens += [t for letter in reply for t in chat.tokenizer.encode(letter, add_special_tokens=False)]
         tokens.append(chat.end_id)
         if i < 6:
-            tokens += chat.follow_up(CONVERSATION[:i], reply, CONVERSATION[i + 1 : i + 2])
+            tokens += chat.next_ids(CONVERSATION[:i], reply, CONVERSATION[i + 1 : i + 2])
     return tokens
 
 
@@ -41,29 +42,29 @@ def test_the_pieces_read_as_the_rendering_of_the_whole(chat: Chat) -> None:
 
 
 def test_each_piece_is_tokenised_as_the_template_writes_it(chat: Chat) -> None:
-    assert chat.tokenizer.decode(chat.opening(CONVERSATION[:2]), skip_special_tokens=False) == (
+    assert chat.tokenizer.decode(chat.initial_ids(CONVERSATION[:2]), skip_special_tokens=False) == (
         "<|im_start|>system\nYou play BlackJack. Answer only HIT or STAND.<|im_end|>\n"
         "<|im_start|>user\nCards 2 3, hard 5. Dealer 10.<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-    follow_up = chat.follow_up(CONVERSATION[:2], "HIT", CONVERSATION[3:4])
+    piece = chat.next_ids(CONVERSATION[:2], "HIT", CONVERSATION[3:4])
     text = "\n<|im_start|>user\nCards 2 3 4, hard 9. Dealer 10.<|im_end|>\n<|im_start|>assistant\n"
-    assert follow_up == chat.tokenizer.encode(text, add_special_tokens=False)
+    assert piece == chat.tokenizer.encode(text, add_special_tokens=False)
 
 
 def test_special_tokens_are_single_tokens(chat: Chat) -> None:
-    opening = chat.opening(CONVERSATION[:2])
+    piece = chat.initial_ids(CONVERSATION[:2])
     start, end = chat.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     assert chat.end_id == end
-    assert (opening.count(start), opening.count(end)) == (3, 2)
+    assert (piece.count(start), piece.count(end)) == (3, 2)
 
 
 def test_a_reply_reads_without_its_end(chat: Chat) -> None:
     hit = chat.tokenizer.encode("HIT", add_special_tokens=False)
-    assert chat.reply([*hit, chat.end_id]) == chat.reply(hit) == "HIT"
-    assert chat.reply([]) == chat.reply([chat.end_id]) == ""
+    assert chat.reply_text([*hit, chat.end_id]) == chat.reply_text(hit) == "HIT"
+    assert chat.reply_text([]) == chat.reply_text([chat.end_id]) == ""
     # A special token within a reply is not hidden: such a reply must not read as a move.
-    assert chat.reply([*hit, chat.end_id, chat.end_id]) == "HIT<|im_end|>"
+    assert chat.reply_text([*hit, chat.end_id, chat.end_id]) == "HIT<|im_end|>"
 
 
 def with_content(tiny_policy: Path, folder: Path, content: str) -> Chat:
@@ -82,12 +83,12 @@ def with_content(tiny_policy: Path, folder: Path, content: str) -> Chat:
         "{{ message['content'] | upper if message['role'] == 'assistant' else message['content'] }}",  # retells
     ],
 )
-def test_a_template_that_rewrites_earlier_turns_has_no_follow_up(
+def test_a_template_that_rewrites_earlier_turns_has_no_next_ids(
     tiny_policy: Path, tmp_path: Path, content: str
 ) -> None:
     chat = with_content(tiny_policy, tmp_path / "policy", content)
-    chat.opening(CONVERSATION[:2])
-    assert chat.follow_up(CONVERSATION[:2], "hit", CONVERSATION[3:4]) is None
+    chat.initial_ids(CONVERSATION[:2])
+    assert chat.next_ids(CONVERSATION[:2], "hit", CONVERSATION[3:4]) is None
 
 
 def test_whether_a_template_rewrites_is_asked_anew_for_each_reply_and_history(
@@ -95,21 +96,39 @@ def test_whether_a_template_rewrites_is_asked_anew_for_each_reply_and_history(
 ) -> None:
     trimming = with_content(tiny_policy, tmp_path / "trims", "{{ message['content'] | trim }}")  # as Llama 3 does
     for _ in range(2):
-        assert trimming.follow_up(CONVERSATION[:2], "HIT", CONVERSATION[3:4]) is not None
-        assert trimming.follow_up(CONVERSATION[:2], " HIT", CONVERSATION[3:4]) is None
+        assert trimming.next_ids(CONVERSATION[:2], "HIT", CONVERSATION[3:4]) is not None
+        assert trimming.next_ids(CONVERSATION[:2], " HIT", CONVERSATION[3:4]) is None
     # One that tells the first two turns as they were and sums up from the third on: the reply alone does not say it.
     forgetting = with_content(
         tiny_policy,
         tmp_path / "forgets",
         "{{ '...' if messages | length > 4 and loop.index == 3 else message['content'] }}",
     )
-    assert forgetting.follow_up(CONVERSATION[:2], "HIT", CONVERSATION[5:6]) is not None
-    assert forgetting.follow_up(CONVERSATION[:4], "HIT", CONVERSATION[5:6]) is None
+    assert forgetting.next_ids(CONVERSATION[:2], "HIT", CONVERSATION[5:6]) is not None
+    assert forgetting.next_ids(CONVERSATION[:4], "HIT", CONVERSATION[5:6]) is None
 
 
 def test_a_full_memory_of_pieces_changes_nothing(tiny_policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = {last: Chat(tiny_policy).opening(CONVERSATION[:last]) for last in (2, 4, 6)}
-    monkeypatch.setattr("tasks.policy.chat.PIECES", 2)
+    expected = {last: Chat(tiny_policy).initial_ids(CONVERSATION[:last]) for last in (2, 4, 6)}
+    monkeypatch.setattr("tasks.policy.chat.MAX_PIECES", 2)
     chat = Chat(tiny_policy)
     for last in (2, 4, 6, 2, 4, 6):
-        assert chat.opening(CONVERSATION[:last]) == expected[last]
+        assert chat.initial_ids(CONVERSATION[:last]) == expected[last]
+
+
+def test_tools_go_to_the_template_and_are_told_apart(tiny_policy: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny_policy, folder)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(
+        "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}({{ c.name }}){% endfor %}{% endfor %}" + template
+    )
+    tool = ToolSpec("run", "Runs Python.", {"type": "object", "properties": {"code": {"type": "string"}}})
+    chat = Chat(folder, tools=[tool])
+    call = {"role": "assistant", "content": "HIT", "tool_calls": [{"id": "1", "name": "run", "arguments": "{}"}]}
+    plain = [*CONVERSATION[:2], {"role": "assistant", "content": "HIT"}, CONVERSATION[3]]
+    called = [*CONVERSATION[:2], call, CONVERSATION[3]]
+    texts = [chat.tokenizer.decode(chat.initial_ids(messages)) for messages in (plain, called)]
+    assert texts[0].startswith("[run]<|im_start|>") and texts[1].startswith("[run](run)<|im_start|>")
+    assert not chat.tokenizer.decode(Chat(folder).initial_ids(plain)).startswith("[run]")

@@ -6,14 +6,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from checkpoints import PROMPTS, SERVED, TRAINING, gap, make_checkpoint, sample, trained
+from checkpoints import PROMPTS, SERVED, TRAINING, completions, gap, make_checkpoint, sample, trained
 from tasks.config import RolloutConfig
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_manifest
 from tasks.rollout.engine import open_engine
 from tasks.training.trainer import Trainer
 
-CONFIG = RolloutConfig()
+CONFIG = RolloutConfig(max_episode_tokens=512)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -58,13 +58,21 @@ def test_seeds_decide_what_is_sampled(tiny_policy: Path) -> None:
 def test_what_else_is_sampled_does_not_matter(newborn_policy: Path) -> None:
     engine = open_engine(newborn_policy, CONFIG)
     together = sample(engine)
-    backwards = engine.sample(PROMPTS[::-1], temperature=1.0, max_tokens=8, end_id=2, seeds=[4, 3, 2, 1, 0])[::-1]
-    alone = [
-        engine.sample([prompt], temperature=1.0, max_tokens=8, end_id=2, seeds=[i])[0]
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    for completions in (backwards, alone):
-        assert [c.token_ids for c in completions] == [c.token_ids for c in together]
+    options = {"temperature": 1.0, "max_tokens": 8, "end_id": 2}
+    backwards = completions(engine, PROMPTS[::-1], [4, 3, 2, 1, 0], **options)[::-1]
+    alone = [completions(engine, [prompt], [i], **options)[0] for i, prompt in enumerate(PROMPTS)]
+    assert backwards == alone == together  # bit for bit
+
+
+def test_a_request_that_is_given_up_is_forgotten(newborn_policy: Path) -> None:
+    engine = open_engine(newborn_policy, CONFIG)
+    options = {"temperature": 1.0, "max_tokens": 8, "end_id": 2, "seed": 0}
+    kept, given_up = engine.add(PROMPTS[0], **options), engine.add(PROMPTS[1], **options)
+    engine.abort([given_up])
+    found = {}
+    while engine.busy:
+        found.update(engine.step())
+    assert list(found) == [kept]
 
 
 def test_a_greedy_reply_does_not_depend_on_the_seed(newborn_policy: Path) -> None:
@@ -73,17 +81,17 @@ def test_a_greedy_reply_does_not_depend_on_the_seed(newborn_policy: Path) -> Non
     assert [c.token_ids for c in first] == [c.token_ids for c in other]
 
 
-def test_a_reply_that_was_cut_says_so(tiny_policy: Path) -> None:
+def test_a_reply_that_was_truncated_says_so(tiny_policy: Path) -> None:
     engine, chat = open_engine(tiny_policy, CONFIG), open_chat(tiny_policy)
     hand = {"role": "user", "content": "Cards 10 6, hard 16. Dealer 10."}
     system = {"role": "system", "content": "You play BlackJack. Answer only HIT or STAND."}
-    options = {"temperature": 0.0, "end_id": chat.end_id, "seeds": [0]}
-    (whole,) = engine.sample([chat.opening([system, hand])], max_tokens=8, **options)
-    assert not whole.cut
+    prompts, options = [chat.initial_ids([system, hand])], {"temperature": 0.0, "end_id": chat.end_id}
+    (whole,) = completions(engine, prompts, [0], max_tokens=8, **options)
+    assert not whole.truncated
     assert whole.token_ids[-1] == chat.end_id  # the end of the turn was sampled too
     assert len(whole.logprobs) == len(whole.token_ids) < 8
-    (cut,) = engine.sample([chat.opening([system, hand])], max_tokens=len(whole.token_ids) - 1, **options)
-    assert cut.cut
+    (cut,) = completions(engine, prompts, [0], max_tokens=len(whole.token_ids) - 1, **options)
+    assert cut.truncated
     assert cut.token_ids == whole.token_ids[:-1]
 
 

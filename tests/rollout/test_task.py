@@ -62,12 +62,12 @@ def test_a_lost_shard_is_done_without_and_counted_where_it_may_be_lost(run: Run,
     assert record(run).info.status == "RUNNING" and "failure" not in record(run).data.tags
     assert list(lost(run)) == ["lost.rollout.0.1"] and str(place) in lost(run)["lost.rollout.0.1"]
     assert "rollout 0: shard 1 of 3 is lost: " in capfd.readouterr().out
-    # Only the join speaks of the games: each number once.
-    history = client(run.tracking_uri).get_metric_history(run.mlflow_run_id, "rollout/games")
+    # Only the join logs metrics: each number once.
+    history = client(run.tracking_uri).get_metric_history(run.mlflow_run_id, "rollout/episodes")
     assert [(point.step, point.value) for point in history] == [(0, 16 * 4)]
 
     whole = json.loads((sampled(run, tiny_policy, 1, workers_needed=0.6) / "_metrics.json").read_text())
-    assert (whole["rollout/lost_shards"], whole["rollout/games"]) == (0, 24 * 4)
+    assert (whole["rollout/lost_shards"], whole["rollout/episodes"]) == (0, 24 * 4)
     starts = [
         json.loads((s / "_metrics.json").read_text())["started"] for s in Path("runs/monday/shards/00001").iterdir()
     ]

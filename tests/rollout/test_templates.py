@@ -1,11 +1,9 @@
-"""Games through the chat templates of pretrained checkpoints: each sample is what the generator saw, word for word."""
+"""Episodes through the chat templates of pretrained checkpoints: each sample is what the generator saw."""
 
 import itertools
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,19 @@ from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
 from tasks.config import AlgorithmConfig, BufferConfig, RolloutConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
+from tasks.environments.scripted import play_baseline
 from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import write_manifest
 from tasks.reference.score import score_batch
+from tasks.rollout.batch import sample_batch
 from tasks.rollout.engine import Completion
-from tasks.rollout.episodes import Episode, play
-from tasks.rollout.rollout import Player, sample_batch
+from tasks.rollout.episode import SampledEpisode
+from tasks.rollout.loop import EpisodeLoop
+from tasks.rollout.play import TaskSchedule
 from tasks.rollout.shards import join_shards, sample_shard
+from tasks.rollout.worker import RolloutWorker
 from tasks.training.checks import mismatch
-from tasks.training.cold_start import imitation, scripted_conversations
+from tasks.training.cold_start import imitation
 from tasks.training.losses.catalog import LOSSES
 from tasks.training.packing import FlatSamples, flat_samples
 from tasks.training.train import train_on
@@ -33,7 +35,7 @@ from tasks.training.trainer import Trainer
 
 TEMPLATES = Path(__file__).parents[1] / "policy" / "templates"
 THOUGHT = "<think>\nOne more will do.\n</think>\n\n"
-CONFIG = RolloutConfig(groups=12, max_groups=12, group_size=4)
+CONFIG = RolloutConfig(groups=12, max_groups=12, group_size=4, max_tokens=4, max_turns=16, max_episode_tokens=256)
 
 # The template, whether thinking is on, what is said before HIT or STAND, and whether each turn begins a sample.
 CASES = {
@@ -66,10 +68,12 @@ def qwen3_policy(policies: Callable[[str], Path]) -> Path:
     """The tiny policy, taught to answer HIT or STAND where Qwen3's prompt without thinking ends."""
     folder = policies("Qwen3")
     chat, pieces, masks = Chat(folder), [], []
-    for messages in scripted_conversations(get_environment("blackjack"), "random", range(200)):
+    spec = get_environment("blackjack")
+    for episode in play_baseline(spec, "random", [spec.task("train", seed) for seed in range(200)]):
+        messages = episode.messages
         for i, message in enumerate(messages):
             if message["role"] == "assistant":
-                prompt, reply = chat.opening(messages[:i]), chat.tokenizer.encode(message["content"])
+                prompt, reply = chat.initial_ids(messages[:i]), chat.tokenizer.encode(message["content"])
                 pieces.append([*prompt, *reply, chat.end_id])
                 masks.append([False] * len(prompt) + [True] * (len(reply) + 1))
     data = FlatSamples(np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces), np.concatenate(masks))
@@ -82,69 +86,71 @@ def qwen3_policy(policies: Callable[[str], Path]) -> Path:
     return folder
 
 
-class ScriptedPlayer:
-    """Stands in for the policy: says `words` and HIT in the first two turns of a game, and STAND in the third."""
+class ScriptedEngine:
+    """Stands in for the policy: says `words` and HIT in the first two turns of an episode, and STAND in the third."""
 
     def __init__(self, chat: Chat, words: str):
         self.chat, self.words = chat, words
-        self.seen: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)  # by game: prompt, reply
+        self.seen: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)  # by episode: prompt, reply
+        self.answers: dict[str, Completion] = {}
 
-    def sample(self, prompts: Sequence[list[int]], *, seeds: Sequence[int], **_: Any) -> list[Completion]:
-        replies = []
-        for prompt, game in zip(prompts, seeds, strict=True):
-            text = self.words + ("HIT" if len(self.seen[game]) < 2 else "STAND")
-            # Letter by letter: in more tokens than the tokenizer would take for the text.
-            ids = [t for letter in text for t in self.chat.tokenizer.encode(letter, add_special_tokens=False)]
-            ids.append(self.chat.end_id)
-            self.seen[game].append((list(prompt), ids))
-            replies.append(Completion(ids, [-0.5] * len(ids), cut=False))
-        return replies
+    def add(self, prompt: Sequence[int], *, seed: int, **_: Any) -> str:
+        text = self.words + ("HIT" if len(self.seen[seed]) < 2 else "STAND")
+        # Letter by letter: in more tokens than the tokenizer would take for the text.
+        ids = [t for letter in text for t in self.chat.tokenizer.encode(letter, add_special_tokens=False)]
+        ids.append(self.chat.end_id)
+        self.seen[seed].append((list(prompt), ids))
+        request = f"{seed}-{len(self.seen[seed])}"
+        self.answers[request] = Completion(ids, [-0.5] * len(ids), truncated=False)
+        return request
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.answers)
+
+    def step(self) -> list[tuple[str, Completion]]:
+        answers, self.answers = self.answers, {}
+        return list(answers.items())
+
+    def abort(self, requests: Any) -> None:
+        assert not list(requests)
 
 
-def played(policy: Path, thinking: bool, words: str) -> tuple[list[Episode], ScriptedPlayer, Chat]:
-    chat, kind = Chat(policy, thinking), get_environment("blackjack", thinking=thinking)
-    player = ScriptedPlayer(chat, words)
-    with closing(kind.open_local()) as games:
-        episodes = play(
-            player,  # pyright: ignore[reportArgumentType]
-            chat,
-            kind.agent,
-            games,
-            range(24),
-            temperature=1.0,
-            max_tokens=64,
-            max_turns=16,
-            sampling_seed=lambda game, turn: game,
-        )
-    return episodes, player, chat
+def played(policy: Path, thinking: bool, words: str) -> tuple[list[SampledEpisode], ScriptedEngine, Chat]:
+    chat, spec = Chat(policy, thinking), get_environment("blackjack", thinking=thinking)
+    engine, config = ScriptedEngine(chat, words), CONFIG.replace(max_tokens=64, max_episode_tokens=1024)
+    schedule = TaskSchedule([spec.task("train", seed) for seed in range(24)], config, lambda n, turn: n, lambda e: None)
+    EpisodeLoop(engine, chat, spec, "", config, 1.0).run(schedule)  # pyright: ignore[reportArgumentType]
+    return [schedule.episodes[n] for n in range(24)], engine, chat  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_sample_is_what_the_generator_saw_and_said(policies: Callable[[str], Path], case: str) -> None:
     template, thinking, words, splits = CASES[case]
-    episodes, player, chat = played(policies(template), thinking, words)
+    episodes, engine, chat = played(policies(template), thinking, words)
     assert {1, 2, 3} <= {e.turns for e in episodes}
-    for game, episode in enumerate(episodes):
+    for number, episode in enumerate(episodes):
         assert episode.finish_reason == "finished"
-        assert len(episode.transcripts) == (episode.turns if splits else 1)
-        calls = iter(player.seen[game])
-        for transcript in episode.transcripts:
-            spoken, place = np.zeros(len(transcript.token_ids), dtype=bool), 0
-            for i, message in enumerate(transcript.messages):
-                if message["role"] != "assistant" or (splits and i < len(transcript.messages) - 1):
+        assert len(episode.segments) == (episode.turns if splits else 1)
+        calls = iter(engine.seen[number])
+        for segment in episode.segments:
+            messages = episode.messages[: segment.messages]
+            spoken, place = np.zeros(len(segment.token_ids), dtype=bool), 0
+            for i, message in enumerate(messages):
+                if message["role"] != "assistant" or (splits and i < len(messages) - 1):
                     continue
                 prompt, reply = next(calls)
                 place = len(prompt) + len(reply)
-                assert transcript.token_ids[:place] == prompt + reply
+                assert segment.token_ids[:place] == prompt + reply
                 spoken[len(prompt) : place] = True
                 rendered = chat.tokenizer.apply_chat_template(
-                    transcript.messages[:i], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+                    messages[:i], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
                 )
                 assert chat.tokenizer.decode(prompt, skip_special_tokens=False) == rendered
-                assert chat.reply(reply) == message["content"]
-            assert place == len(transcript.token_ids)
-            assert transcript.loss_mask == spoken.tolist()
-            assert transcript.logprobs == (-0.5 * spoken).tolist()
+                assert chat.reply_text(reply) == message["content"]
+            assert place == len(segment.token_ids)
+            assert segment.loss_mask == spoken.tolist()
+            assert segment.logprobs == (-0.5 * spoken).tolist()
         assert next(calls, None) is None  # every reply is in a sample, and in one only
 
 
@@ -152,9 +158,9 @@ def test_what_the_templates_leave_out(policies: Callable[[str], Path]) -> None:
     # What the tests above compare with, in words: a last prompt of three turns.
     def last_prompt(case: str) -> str:
         template, thinking, words, _ = CASES[case]
-        episodes, player, chat = played(policies(template), thinking, words)
-        game = next(game for game, e in enumerate(episodes) if e.turns == 3)
-        return chat.tokenizer.decode(player.seen[game][-1][0], skip_special_tokens=False)
+        episodes, engine, chat = played(policies(template), thinking, words)
+        number = next(number for number, e in enumerate(episodes) if e.turns == 3)
+        return chat.tokenizer.decode(engine.seen[number][-1][0], skip_special_tokens=False)
 
     said = "<|im_start|>assistant\n"
     thought = last_prompt("Qwen3, thinking on")
@@ -171,7 +177,7 @@ def batch(policy: Path, config: RolloutConfig = CONFIG) -> tuple[pa.Table, dict[
 
 
 @pytest.mark.parametrize("template", ["Qwen2.5-Instruct", "SmolLM2-Instruct"])
-def test_a_template_that_appends_gives_one_row_a_game(
+def test_a_template_that_appends_gives_one_row_an_episode(
     tiny_policy: Path, policies: Callable[[str], Path], template: str
 ) -> None:
     # With a system message both write what the tiny policy's own template does, so that the whole batch is the same.
@@ -186,7 +192,7 @@ def test_a_template_that_rewrites_splits_trajectories_and_counts_them_once(qwen3
     trajectories = defaultdict(list)
     for row in complete.to_pylist():
         trajectories[row["trajectory_id"]].append(row)
-    assert len(trajectories) == metrics["rollout/games"] == 48
+    assert len(trajectories) == metrics["rollout/episodes"] == 48
     assert {1, 2} <= {len(rows) for rows in trajectories.values()}
     shared = ("group_id", "seed", "reward", "turns", "invalid", "finish_reason", "advantage")
     rewards, advantages = defaultdict(list), {}
@@ -242,8 +248,8 @@ def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: s
 
 
 def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) -> None:
-    table, _ = batch(qwen3_policy, replace(CONFIG, max_turns=2, cut="drop"))
-    cut = [row for row in table.to_pylist() if row["finish_reason"] == "max_turns"]
+    table, _ = batch(qwen3_policy, CONFIG.replace(max_turns=2, truncated="drop"))
+    cut = [row for row in table.to_pylist() if row["finish_reason"] == "truncated" and row["turns"] == 2]
     assert {row["sample"] for row in cut} == {0, 1}
     for row in cut:
         assert row["reward"] is None and not any(row["loss_mask"]) and not any(row["logprobs"])
@@ -251,19 +257,22 @@ def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) 
 
 @pytest.mark.parametrize("settings", [{}, {"thinking": True, "max_tokens": 16}])
 def test_two_workers_split_trajectories_as_one_does(qwen3_policy: Path, settings: dict[str, object]) -> None:
-    config = replace(CONFIG, **settings)
-    two = replace(config, workers=2)
-    with closing(Player(qwen3_policy, two, "blackjack", "", run_seed=0, iteration=2)) as player:
-        times = {"time/rollout_s": 1.0, "time/rollout_setup_s": 1.0}
-        table, metrics = join_shards(player, [sample_shard(player, shard) for shard in range(2)], [times, times])
+    config = CONFIG.replace(**settings)
+    two = config.replace(workers=2)
+    times = {"time/rollout_s": 1.0, "time/rollout_setup_s": 1.0}
+
+    def worker() -> RolloutWorker:
+        return RolloutWorker(qwen3_policy, two, "blackjack", "", run_seed=0, iteration=2)
+
+    table, metrics = join_shards(worker(), [sample_shard(worker(), shard) for shard in range(2)], [times, times])
     reference, expected = batch(qwen3_policy, config)
     assert table.drop(["logprobs"]).equals(reference.drop(["logprobs"]))
     names = ("rollout/samples_mean", "rollout/tokens_mean", "rollout/turns_mean", "rollout/groups_with_variance")
     assert [metrics[name] for name in names] == [expected[name] for name in names]
 
 
-def test_the_rollout_tells_agent_and_template_of_the_thinking(qwen3_policy: Path) -> None:
-    table, _ = batch(qwen3_policy, replace(CONFIG, thinking=True, max_tokens=16))
+def test_the_rollout_tells_environment_and_template_of_the_thinking(qwen3_policy: Path) -> None:
+    table, _ = batch(qwen3_policy, CONFIG.replace(thinking=True, max_tokens=16))
     row = table.to_pylist()[0]
     assert "Think first" in row["messages"][0]["content"]
     prompt = row["token_ids"][: row["loss_mask"].index(True)]
