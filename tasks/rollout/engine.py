@@ -5,6 +5,7 @@ place, and the prefix cache, which would serve attention states of the old ones,
 vllm.
 """
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,8 +38,17 @@ class Engine:
         if current_platform.is_cpu():
             # Else small functions of vLLM's go through g++ in each new process: half a minute, and no g++ is an error.
             current_platform.simple_compile_backend = "eager"
-        from vllm import LLM
+        from vllm import LLM, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
+        self.settings = functools.partial(
+            SamplingParams,
+            logprobs=0,
+            detokenize=False,
+            skip_special_tokens=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,  # nothing else holds them
+        )
         self.digest = ""
         self.requests = 0  # so far: their ids
         self.tied = bool(json.loads((policy / "config.json").read_text()).get("tie_word_embeddings", False))
@@ -82,25 +92,12 @@ class Engine:
         is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio needs the
         log-probability of what was really drawn.
         """
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
         self.requests += 1
         request = str(self.requests)
         self.llm.llm_engine.add_request(
             request,
             {"type": "token", "prompt_token_ids": list(prompt)},  # pyright: ignore[reportArgumentType]
-            SamplingParams(
-                temperature=temperature,
-                max_tokens=max_tokens,
-                seed=seed,
-                logprobs=0,
-                stop_token_ids=[end_id],
-                detokenize=False,
-                skip_special_tokens=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-                skip_clone=True,  # nothing else holds it
-            ),
+            self.settings(temperature=temperature, max_tokens=max_tokens, seed=seed, stop_token_ids=[end_id]),
         )
         return request
 
