@@ -166,8 +166,8 @@ class EpisodeLoop:
 
 @contextlib.contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """Collect reference cycles seldom. The many small objects of episodes would have it walk again and again through all
-    that torch and vLLM hold: a fifth of a rollout of short episodes."""
+    """Collect reference cycles seldom. The many small objects of episodes would have the collector walk again and again
+    through all that torch and vLLM hold: a fifth of a rollout of short episodes."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
