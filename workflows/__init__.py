@@ -1,11 +1,11 @@
-"""The workflows, and what flytekit needs to be told before it runs one on this machine.
+"""The workflows, and how flytekit is set up before it runs one on this machine.
 
 Importing flytekit makes sandbox folders under the system's temporary folder, for every process, and never removes
-them; nothing of a run lies there, and they go when the process ends. Flyte's cache of finished stages, by which a
-killed run goes on where it was, lies among the runs: who deletes `runs/` starts anew.
+them. A run has nothing there, so they go when the process ends. Flyte's cache of finished stages, by which a killed run
+continues, is in the folder of the runs: deleting `runs/` starts anew.
 
-flytekit describes the records that a task takes anew for each node that it makes, a tenth of a second each; once a
-process is enough.
+flytekit makes the JSON schema of a record anew for each node that takes it, a tenth of a second each; once a process is
+enough.
 """
 
 import os
