@@ -98,7 +98,7 @@ class RolloutConfig(Settings):
             allowed = "16 or more with rollout.thinking, for the thought and the answer"
             require(self.max_tokens >= 16, "rollout.max_tokens", self.max_tokens, allowed)
         if self.max_episode_tokens is not None and self.has("max_tokens"):
-            allowed = f"more than rollout.max_tokens ({self.max_tokens})"
+            allowed = f"more than rollout.max_tokens ({self.max_tokens}); by default it is training.seq_len"
             fits = self.max_episode_tokens > self.max_tokens
             require(fits, "rollout.max_episode_tokens", self.max_episode_tokens, allowed)
         return self

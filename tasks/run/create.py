@@ -66,10 +66,12 @@ def resolve(config: Config, environment: str, environment_url: str, *, here: boo
 
     Raises ValueError for settings that do not fit together, and what `get_environment` and `check_environment` raise.
     """
-    rollout = config.rollout if isinstance(config, GrpoConfig) else config
-    spec = get_environment(environment, rollout.environment_options, thinking=rollout.thinking)
+    given = config.rollout if isinstance(config, GrpoConfig) else config
+    spec = get_environment(environment, given.environment_options, thinking=given.thinking)
+    resolved = config.resolved(spec.defaults)
+    rollout = resolved.rollout if isinstance(resolved, GrpoConfig) else resolved
     check_environment(spec, environment_url, timeout_s=rollout.environment_timeout_s, here=here)
-    return config.resolved(spec.defaults)
+    return resolved
 
 
 def check_policy(

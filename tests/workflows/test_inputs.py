@@ -52,7 +52,7 @@ def test_help_explains_every_input():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack.'),
+        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack, or package.module of a module with'),
         (["--iterations", "0"], "iterations is 0; allowed: 1 or more."),
         (["--lag", "2"], "lag is 2; allowed: 0 or 1."),
         (["--run_name", "a/b"], 'run_name is "a/b"; allowed: letters, digits,'),
@@ -84,11 +84,22 @@ def test_help_explains_every_input():
             ["--config", '{"training": {"ranks": 4, "nodes": 2}}'],
             "training.nodes is 2; allowed: 1 on a single machine.",
         ),
-        (["--config", '{"rollout": {"top_p": 0.9}}'], "rollout.top_p is 0.9; allowed: 1, "),
-        (["--config", '{"rollout": {"top_k": 5}}'], "rollout.top_k is 5; allowed: 0, "),
+        (["--config", '{"rollout": {"groups": 0}}'], "rollout.groups is 0; allowed: 1 or more."),
+        (
+            ["--config", '{"rollout": {"max_groups": 511}}'],  # of the environment's 512
+            "rollout.max_groups is 511; allowed: rollout.groups (512) or more.",
+        ),
+        (
+            ["--config", '{"rollout": {"environment_options": {"decks": 6}}}'],
+            'an option of the environment is "decks"; allowed: none, blackjack has no options.',
+        ),
+        (
+            ["--config", '{"training": {"seq_len": 2048}}'],
+            "rollout.max_episode_tokens is 2048; allowed: at most the policy's max_position_embeddings, 1024; ",
+        ),
         (
             ["--config", '{"algorithm": {"name": "ppo"}}'],
-            'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo, cispo.',
+            'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo or cispo.',
         ),
         (
             ["--lag", "1", "--config", '{"buffer": {"max_age": 0}}'],
