@@ -359,7 +359,7 @@ class GrpoConfig(Settings):
 class Run(Settings):
     """What every stage of one training knows about it. Made by `create_run`, after all inputs were checked.
 
-    Example: `Run(name="monday", token="6f9c…", seed=0, environment="blackjack", environment_url="",
+    Example: `Run(name="monday", token="6f9c…", seed=0, environment="calculator", environment_url="",
     mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32, started=1764500000.0)`.
     """
 

@@ -20,7 +20,7 @@ from flytekit.core import data_persistence, local_cache
 from tasks.folders import RUNS, remove_at_exit
 
 if not sys.stderr.isatty():
-    os.environ.setdefault("COLUMNS", "400")  # a log file keeps an error's one sentence on one line
+    os.environ.setdefault("COLUMNS", "600")  # a log file keeps an error's one sentence on one line
 mashumaro.jsonschema.build_json_schema = cache(mashumaro.jsonschema.build_json_schema)
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())

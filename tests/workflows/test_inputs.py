@@ -1,6 +1,8 @@
 """What `pyflyte run` says of its inputs: all of them in its help, and one sentence where one is wrong."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from flytekit.clis.sdk_in_container import pyflyte
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 
 from tasks.config import GrpoConfig
-from tasks.run.task import create_run
+from tasks.environments.catalog import get_environment
+from tasks.run.task import Created, create_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +25,7 @@ def pyflyte_run(*arguments: str) -> Result:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "600")
     return tmp_path
 
 
@@ -47,6 +50,17 @@ def test_help_explains_every_input():
         "config",
     ):
         assert f"--{name}" in shown
+
+
+def test_help_says_what_each_setting_is_and_loads_nothing_heavy(home: Path):
+    shown = " ".join(pyflyte_run("--help").output.replace("│", " ").split())
+    assert "Groups wanted an iteration whose rewards differ" in shown and "[default: {}]" in shown
+    code = (
+        "import sys, workflows.grpo, workflows.retraining; "
+        "print([m for m in ('torch', 'vllm', 'mlflow', 'openenv', 'pyspiel', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +152,33 @@ def test_policy_directories_that_cannot_be_trained_are_refused(home: Path):
         assert not (home / "runs").exists()
 
 
+def created(name: str, config: dict, **more: object) -> Created:
+    inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0, "lag": 0, **more}
+    return create_run(run_name=name, iterations=2, config=GrpoConfig.from_dict(config), **inputs)
+
+
+def test_a_run_goes_on_with_the_same_inputs_and_any_ranks(home: Path):
+    given = {"rollout": {"groups": 64}}
+    first = created("monday", given)
+    assert first.run.given.to_dict() == given
+    assert (first.config.rollout.groups, first.config.rollout.max_groups) == (64, 4096)
+    assert created("monday", given) == first
+    again = created("monday", {**given, "training": {"ranks": 2}})
+    assert again.run == first.run and again.config.training.ranks == 2
+    for config, key in (({}, "config"), ({"rollout": {"groups": 65}}, "config")):
+        with pytest.raises(ValueError, match=f'run_name is "monday", a run with another {key}; allowed: the same'):
+            created("monday", config)
+    with pytest.raises(ValueError, match='run_name is "monday", a run with another seed; allowed: the same inputs'):
+        created("monday", given, seed=1)
+    # Other defaults, of the environment or of this project, make it another run too.
+    record = home / "runs" / "monday" / "run.json"
+    known = json.loads(record.read_text())
+    known["config"]["training"]["epochs"] = 7
+    record.write_text(json.dumps(known))
+    with pytest.raises(ValueError, match="a run with another config; allowed: the same inputs"):
+        created("monday", given)
+
+
 def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -148,12 +189,14 @@ def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
     context = FlyteContextManager.current_context()
     remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
     with FlyteContextManager.with_context(context.with_execution_state(remote)):
-        run = create_run.task_function(**inputs, **numbers, config=config)
+        run, resolved = create_run.task_function(**inputs, **numbers, config=config)
     assert "run monday, expected memory in GiB: training " in capsys.readouterr().out
     assert run.name == "monday" and (home / "runs" / "monday" / "run.json").is_file()
+    assert run.given == config and resolved == config.resolved(get_environment("blackjack").defaults)
 
     from tasks.tracking.mlflow_store import client
 
     known = client(run.tracking_uri).get_run(run.mlflow_run_id).data.params
+    assert (known["tiny.hidden_size"], known["rollout.groups"], known["training.seq_len"]) == ("65536", "512", "256")
     assert float(known["memory.expected_training_gib"]) > 50_000
     assert float(known["memory.expected_libraries_gib"]) == 0.8
