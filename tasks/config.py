@@ -77,7 +77,7 @@ class RolloutConfig(Settings):
     """Seconds that one call of the environment may take."""
     max_error_share: Annotated[Number, Field(ge=0, le=1)] = 0.05
     """Share of a batch's episodes that may fail in the environment before the stage fails."""
-    environment_options: dict = Field(default_factory=dict)  # flytekit warns of dict[str, Any]
+    environment_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the environment, which checks them."""
     kv_cache_gib: AtLeast1 = 1
     """GiB of memory for vLLM's attention states on a CPU."""

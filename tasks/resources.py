@@ -24,6 +24,7 @@ from flytekit.extras.accelerators import GPUAccelerator
 from flytekit.models.task import K8sPod
 from pydantic import Field, model_validator
 
+import tasks.flyte_types  # noqa: F401  # how records travel, for every task
 from tasks.config import AtLeast0, Flag
 from tasks.environments import sidecar
 from tasks.environments.catalog import get_environment

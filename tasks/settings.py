@@ -32,23 +32,10 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def _without_titles(schema: dict[str, Any]) -> None:
-    """`pyflyte run --help` shows the schema: what says nothing is left out."""
-    schema.pop("additionalProperties", None)
-    for field in schema.get("properties", {}).values():
-        field.pop("title", None)
-
-
 class Settings(BaseModel):
     """A frozen record that refuses unknown keys; bad values are a ValueError with one sentence."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        json_schema_extra=_without_titles,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     source: ClassVar[str] = "config"  # in sentences: what has an unknown key
     section: ClassVar[str] = ""  # in sentences: the path to the record, before the name of a field

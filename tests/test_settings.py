@@ -9,6 +9,7 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import Literal, Scalar
 from google.protobuf import json_format, struct_pb2
 
+import tasks.flyte_types  # noqa: F401
 from tasks.config import GrpoConfig, RolloutConfig, Run
 
 GIVEN = {"rollout": {"groups": 5, "invalid_reward": None}, "training": {"learning_rate": 1e-6, "lora": {"rank": 4}}}
@@ -90,3 +91,8 @@ def test_a_bad_input_of_flytes_is_one_sentence() -> None:
     sent = Literal(scalar=Scalar(generic=json_format.Parse(text, struct_pb2.Struct())))
     with pytest.raises(ValueError, match=r"^rollout.groups is 0; allowed: 1 or more\.$"):
         TypeEngine.to_python_value(FlyteContextManager.current_context(), sent, GrpoConfig)
+
+
+def test_the_type_of_a_record_is_small_wherever_it_is_an_input() -> None:
+    for record in (GrpoConfig, RolloutConfig, Run):
+        assert len(TypeEngine.to_literal_type(record).to_flyte_idl().SerializeToString()) < 100  # bytes

@@ -4,8 +4,8 @@ Importing flytekit makes sandbox folders under the system's temporary folder, fo
 them. A run has nothing there, so they go when the process ends. Flyte's cache of finished stages, by which a killed run
 continues, is in the folder of the runs: deleting `runs/` starts anew.
 
-flytekit makes the JSON schema of a record anew for each node that takes it, a tenth of a second each; once a process is
-enough.
+flytekit makes the JSON schema of a dataclass anew for each node that takes it, a tenth of a second each; once a process
+is enough.
 """
 
 import os

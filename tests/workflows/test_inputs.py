@@ -52,9 +52,10 @@ def test_help_explains_every_input():
         assert f"--{name}" in shown
 
 
-def test_help_says_what_each_setting_is_and_loads_nothing_heavy(home: Path):
-    shown = " ".join(pyflyte_run("--help").output.replace("│", " ").split())
-    assert "Groups wanted an iteration whose rewards differ" in shown and "[default: {}]" in shown
+def test_help_fits_on_a_screen_and_loads_nothing_heavy(home: Path):
+    shown = pyflyte_run("--help").output
+    assert "see tasks/config.py. [default: {}]" in " ".join(shown.replace("│", " ").split())
+    assert len(shown.splitlines()) < 60
     code = (
         "import sys, workflows.grpo, workflows.retraining; "
         "print([m for m in ('torch', 'vllm', 'mlflow', 'openenv', 'pyspiel', 'transformers') if m in sys.modules])"
