@@ -3,17 +3,12 @@
 Importing flytekit makes sandbox folders under the system's temporary folder, for every process, and never removes
 them. A run has nothing there, so they go when the process ends. Flyte's cache of finished stages, by which a killed run
 continues, is in the folder of the runs: deleting `runs/` starts anew.
-
-flytekit makes the JSON schema of a dataclass anew for each node that takes it, a tenth of a second each; once a process
-is enough.
 """
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
-import mashumaro.jsonschema
 from flytekit.configuration import Config
 from flytekit.core import data_persistence, local_cache
 
@@ -21,7 +16,6 @@ from tasks.folders import RUNS, remove_at_exit
 
 if not sys.stderr.isatty():
     os.environ.setdefault("COLUMNS", "600")  # a log file keeps an error's one sentence on one line
-mashumaro.jsonschema.build_json_schema = cache(mashumaro.jsonschema.build_json_schema)
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
 remove_at_exit(Path(data_persistence.default_local_file_access_provider.local_sandbox_dir).parent.parent)
