@@ -130,7 +130,7 @@ ADVANTAGES = ("mean", "mean_std", "leave_one_out")
 
 
 class AlgorithmConfig(Settings):
-    """The objective; the losses are in tasks/training/losses/."""
+    """The objective; the losses are in tasks/training/."""
 
     section = "algorithm"
 

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 def require(condition: bool, name: str, given: object, allowed: str) -> None:
     """Raise ValueError in the one form that every complaint about an input has."""
     if not condition:
-        raise ValueError(_refusal(name, given, allowed))
+        raise ValueError(refusal(name, given, allowed))
 
 
-def _refusal(name: str, given: object, allowed: str) -> str:
+def refusal(name: str, given: object, allowed: str) -> str:
+    """That form: `rollout.groups is 0; allowed: 1 or more.`"""
     shown = f'"{given}"' if isinstance(given, str) else given
     return f"{name} is {shown}; allowed: {allowed}."
 
@@ -63,7 +64,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, given: Any, info: ValidationInfo) -> Any:
-        """Numbers as others write them: Flyte's console sends 3.0 for 3, YAML reads 1e-6 as text."""
+        """Accept numbers as other programs write them: Flyte's console sends 3.0 for 3, YAML reads 1e-6 as text."""
         kind = cls.model_fields[str(info.field_name)].annotation
         kinds = [getattr(one, "__origin__", one) for one in (kind, *get_args(kind))]  # Annotated[int, …] is of int
         if int in kinds and isinstance(given, float) and given.is_integer():
@@ -94,6 +95,9 @@ class Settings(BaseModel):
         """A copy with some fields changed, checked like a new record."""
         return self.model_validate({name: value for name, value in self if name in self.model_fields_set} | changes)
 
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.whole(), sort_keys=True))
+
     def has(self, *names: str) -> bool:
         """Whether all these fields were given. A rule between fields is checked then, and so always once resolved."""
         return self.model_fields_set.issuperset(names)
@@ -108,7 +112,7 @@ def _one_sentence(record: type[Settings]) -> Iterator[None]:
 
 
 def _sentence(record: type[Settings], error: ValidationError) -> str:
-    """The first complaint of pydantic, in the form of `require`."""
+    """The first of pydantic's errors."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":  # a `require` in one of the records
         return str(first.get("ctx", {})["error"])
@@ -129,7 +133,7 @@ def _sentence(record: type[Settings], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{name} is missing."
     schema = owner.model_json_schema()["properties"][path[-1]] if path else {}
-    return _refusal(name, first["input"], _allowed(schema, first["type"]))
+    return refusal(name, first["input"], _allowed(schema, first["type"]))
 
 
 KINDS = {"integer": "a whole number", "number": "a number", "string": "a word", "boolean": "true or false"}

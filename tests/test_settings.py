@@ -73,7 +73,7 @@ def literal(value: GrpoConfig) -> Literal:
 def test_equal_settings_are_equal_inputs_of_a_cached_stage() -> None:
     spelled_out = {"training": {"lora": {"rank": 4}, "learning_rate": 1e-06, "ranks": 2}, "rollout": {"groups": 5.0}}
     one, two = (GrpoConfig.from_dict(given).resolved().on_one_rank() for given in (GIVEN, spelled_out))
-    assert one == two and one.to_json() == two.to_json()
+    assert one == two and one.to_json() == two.to_json() and hash(one) == hash(two)
     assert literal(one).to_flyte_idl().SerializeToString() == literal(two).to_flyte_idl().SerializeToString()
     another = GrpoConfig.from_dict({**GIVEN, "buffer": {"groups": 6}}).resolved().on_one_rank()
     assert literal(one).to_flyte_idl().SerializeToString() != literal(another).to_flyte_idl().SerializeToString()

@@ -2,8 +2,8 @@
 
 It is what Kubernetes (1.29 and later) calls a native sidecar: an init container that restarts always. Kubernetes begins
 the stage's container once the server's startup probe has passed, and stops the server when that container has ended. A
-second ordinary container would do neither: nothing orders the two, and with several containers Flyte waits for all of
-them, while a server never ends.
+second ordinary container would do neither: nothing orders the two, and Flyte names the container whose end is the
+task's only in a pod that has a single one, so that the task would run until its timeout.
 
 The settings are those of the service, images/environment.yaml, but for two. It listens on the loopback interface, which
 no other pod reaches, and so its probes run in the container. An empty folder lies where Kubernetes would mount the
