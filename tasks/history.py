@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.config import Record
+from tasks.json_records import Record
 from tasks.records import trajectory_numbers
 
 HISTORY = "_history.jsonl"  # the underscore keeps it out of the policy's digest, and through retention

@@ -4,7 +4,7 @@ GRPO_RESOURCES changes single fields, where the tasks are registered:
 
     export GRPO_RESOURCES='{"training": {"accelerator": "nvidia-h100", "mem": "160Gi"}, "rollout": {"retries": 5}}'
 
-`{"rollout": {"sidecar": true}}` puts the environment's server into the pods that play, for
+`{"rollout": {"sidecar": NAME}}` puts the server of the environment NAME into the rollout's pods, for
 `--environment_url http://127.0.0.1:8000`.
 
 A `@dynamic` graph is compiled in a pod, which has another environment: `passed_on` takes the variable there. The names
@@ -13,10 +13,8 @@ of the images are in flyte.config.
 
 import json
 import os
-import re
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Literal, Self, get_args
 
 from flytekit import PodTemplate, PythonFunctionTask, Resources
 from flytekit.configuration import SerializationSettings
@@ -24,75 +22,97 @@ from flytekit.core.python_auto_container import get_registerable_container_image
 from flytekit.extend import TaskPlugins
 from flytekit.extras.accelerators import GPUAccelerator
 from flytekit.models.task import K8sPod
+from pydantic import Field, model_validator
 
-from tasks.config import Record, check_given, require
+import tasks.flyte_types  # noqa: F401  # how records travel, for every task
+from tasks.config import AtLeast0, Flag
 from tasks.environments import sidecar
+from tasks.environments.catalog import get_environment
+from tasks.settings import Settings, merged, require
 
 VARIABLE = "GRPO_RESOURCES"
-IMAGES = ("cpu", "rollout", "training")  # images/<name>.Dockerfile
+Image = Literal["cpu", "rollout", "training"]  # images/<name>.Dockerfile
+IMAGES = get_args(Image)
 QUANTITY = r"\d+(\.\d+)?(m|[KMGT]i?)?"
+IN_WORDS: Any = {"allowed": 'a Kubernetes quantity, such as "8" or "64Gi"'}
+Quantity = Annotated[str, Field(pattern=f"^{QUANTITY}$", json_schema_extra=IN_WORDS)]
 
 
-@dataclass(frozen=True)
-class Pod(Record):
+class Pod(Settings):
     """What one pod gets, and what becomes of it when it is lost.
 
     Retries are for lost pods: a stage that raises an error ends the run at once, Flyte repeats none of those. They
     change no result: each stage is deterministic, and what it writes is there whole or not at all.
     """
 
-    image: str  # one of IMAGES
-    cpu: str  # cores; asked for and allowed alike, as all that follows
-    mem: str  # with shared_memory
-    disk: str  # the pod's own, for what it reads and writes: batches, policies, trainer states
-    gpu: int = 0  # training on more ranks than these has one for each: see `pod_of_ranks`
-    accelerator: str = ""  # the cluster's name for a kind of GPU; "" takes any
-    shared_memory: str = ""  # of /dev/shm; "" leaves the 64 MiB that a container has
-    retries: int = 3
-    timeout_minutes: int = 60  # of one try; 0 sets no limit
-    interruptible: bool = False  # may run on nodes that the cloud takes back
-    sidecar: bool = False  # a rollout's pod has the environment's server too, see tasks/environments/sidecar.py
-
-    def __post_init__(self) -> None:
-        require(self.image in IMAGES, f"{VARIABLE} image", self.image, ", ".join(IMAGES))
-        for name in ("cpu", "mem", "disk", "shared_memory"):
-            given = getattr(self, name)
-            fine = re.fullmatch(QUANTITY, given) is not None or (name == "shared_memory" and given == "")
-            require(fine, f"{VARIABLE} {name}", given, 'a Kubernetes quantity, such as "8" or "64Gi"')
-        require(self.gpu >= 0, f"{VARIABLE} gpu", self.gpu, "0 or more")
-        require(self.retries >= 0, f"{VARIABLE} retries", self.retries, "0 or more")
-        require(self.timeout_minutes >= 0, f"{VARIABLE} timeout_minutes", self.timeout_minutes, "0 (no limit) or more")
+    image: Image
+    cpu: Quantity
+    """Cores; requested and allowed alike, as all that follows."""
+    mem: Quantity
+    """Memory, with shared_memory."""
+    disk: Quantity
+    """The pod's own, for what it reads and writes: batches, policies, trainer states."""
+    gpu: AtLeast0 = 0
+    """GPUs; training on more ranks than these has one for each, see `pod_of_ranks`."""
+    accelerator: str = ""
+    """The cluster's name for a kind of GPU; "" takes any."""
+    shared_memory: Annotated[str, Field(pattern=f"^({QUANTITY})?$", json_schema_extra=IN_WORDS)] = ""
+    """Of /dev/shm; "" leaves the 64 MiB that a container has."""
+    retries: AtLeast0 = 3
+    """Further tries."""
+    timeout_minutes: AtLeast0 = 60
+    """Of one try; 0 sets no limit."""
+    interruptible: Flag = False
+    """May run on nodes that the cloud takes back."""
+    sidecar: str | None = None
+    """The environment whose server a rollout's pod has beside the policy, see tasks/environments/sidecar.py."""
 
 
 # Sized by the estimates of tasks/policy/memory.py for Qwen2.5-1.5B, whose training wants a GPU of 80 GB; none of it has
 # been measured on a cluster.
-GPU = {"gpu": 1, "accelerator": "nvidia-a100-80gb", "shared_memory": "16Gi"}
-ROLES = {
-    "cpu": Pod("cpu", cpu="2", mem="8Gi", disk="20Gi"),
-    # Compiles the loop; the clock of such a node runs until the last stage in it has ended.
-    "graph": Pod("cpu", cpu="1", mem="2Gi", disk="5Gi", timeout_minutes=0),
-    "policy": Pod("training", cpu="4", mem="32Gi", disk="60Gi"),  # brings policy 0; `tiny` is made by the trainer
-    # What is lost with a rollout's or an evaluation's pod is sampled again, token for token.
-    "rollout": Pod("rollout", cpu="8", mem="64Gi", disk="60Gi", timeout_minutes=120, interruptible=True, **GPU),
-    "training": Pod("training", cpu="8", mem="96Gi", disk="200Gi", timeout_minutes=240, **GPU),
-}
+GPU: Any = {"gpu": 1, "accelerator": "nvidia-a100-80gb", "shared_memory": "16Gi"}
+
+
+class Roles(Settings):
+    """The pod of each role."""
+
+    source = section = VARIABLE
+
+    cpu: Pod = Pod(image="cpu", cpu="2", mem="8Gi", disk="20Gi")
+    graph: Pod = Pod(image="cpu", cpu="1", mem="2Gi", disk="5Gi", timeout_minutes=0)
+    """Compiles the loop; the clock of such a node runs until the last stage in it has ended."""
+    policy: Pod = Pod(image="training", cpu="4", mem="32Gi", disk="60Gi")
+    """Brings policy 0; `tiny` is made by the trainer."""
+    rollout: Pod = Pod(
+        image="rollout", cpu="8", mem="64Gi", disk="60Gi", timeout_minutes=120, interruptible=True, **GPU
+    )
+    """Also evaluates. What is lost with such a pod is sampled again, token for token."""
+    training: Pod = Pod(image="training", cpu="8", mem="96Gi", disk="200Gi", timeout_minutes=240, **GPU)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for role, asked in self:
+            if asked.sidecar is not None:
+                name, allowed = f"{VARIABLE}.{role}.sidecar", "null, only the rollout plays in the environment"
+                require(role == "rollout", name, asked.sidecar, allowed)
+                get_environment(asked.sidecar)
+        return self
+
+
+ROLES: dict[str, Pod] = dict(Roles())
 
 
 def read_roles(given: str) -> dict[str, Pod]:
     """ROLES with the changes of GRPO_RESOURCES, JSON; ValueError, in one sentence, for what it cannot mean."""
     if not given:
         return ROLES
+    allowed = f"an object of roles: {', '.join(ROLES)}"
     try:
         changes = json.loads(given)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{VARIABLE} is no JSON ({error}); allowed: an object of roles: {', '.join(ROLES)}.") from None
-    require(isinstance(changes, dict), VARIABLE, given, f"an object of roles: {', '.join(ROLES)}")
-    for role, fields in changes.items():
-        require(role in ROLES, f"a role in {VARIABLE}", role, ", ".join(ROLES))
-        check_given(Pod, fields, f"{VARIABLE}.{role}")
-        alone = role == "rollout" or not fields.get("sidecar")
-        require(alone, f"{VARIABLE}.{role}.sidecar", True, "false, only the rollout plays in the environment")
-    return {role: replace(default, **changes.get(role, {})) for role, default in ROLES.items()}
+        raise ValueError(f"{VARIABLE} is no JSON ({error}); allowed: {allowed}.") from None
+    require(isinstance(changes, dict), VARIABLE, given, allowed)
+    return dict(Roles.from_dict(merged(Roles().whole(), changes)))
 
 
 _given = os.environ.get(VARIABLE, "")
@@ -118,7 +138,7 @@ def pod(role: str) -> dict[str, Any]:
         "retries": asked.retries,
         "timeout": timedelta(minutes=asked.timeout_minutes),
         "interruptible": asked.interruptible,
-        **(_with_environment() if asked.sidecar else {}),
+        **(_with_environment(asked.sidecar) if asked.sidecar else {}),
     }
 
 
@@ -139,13 +159,13 @@ class SidecarTask(PythonFunctionTask[Sidecar]):
 TaskPlugins.register_pythontask_plugin(Sidecar, SidecarTask)
 
 
-def _with_environment() -> dict[str, Any]:
+def _with_environment(name: str) -> dict[str, Any]:
     """The pod is written out, not named: of a PodTemplate that lies in the cluster, Flyte drops other containers."""
     from kubernetes.client import V1Container, V1PodSpec  # half a second, which others need not wait for
 
     # Without this Flyte would not show the end of the log of a container that failed.
     primary = V1Container(name="primary", termination_message_policy="FallbackToLogsOnError")
-    spec = V1PodSpec(containers=[primary], init_containers=[sidecar.CONTAINER], volumes=sidecar.VOLUMES)
+    spec = V1PodSpec(containers=[primary], init_containers=[sidecar.container(name)], volumes=sidecar.VOLUMES)
     return {"task_config": Sidecar(), "pod_template": PodTemplate(spec, primary.name)}
 
 
@@ -155,7 +175,7 @@ def pod_of_ranks(role: str, ranks: int) -> dict[str, Any]:
     A role without a GPU stays without: its ranks compute on the CPU. Memory and cores are the pod's own, for all.
     """
     asked = _roles[role]
-    return {size: pod_size(replace(asked, gpu=max(ranks, asked.gpu))) for size in ("requests", "limits") if asked.gpu}
+    return {size: pod_size(asked.replace(gpu=max(ranks, asked.gpu))) for size in ("requests", "limits") if asked.gpu}
 
 
 def passed_on() -> dict[str, str]:

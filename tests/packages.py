@@ -15,6 +15,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.buffer.task import TrainingBatch
 from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.environments.catalog import get_environment
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -50,17 +51,25 @@ def compiled(template: TaskTemplate, folder: Path, workers: int = 1) -> dynamic_
     """What `iterate` leaves for Flyte, run by its container's command in an empty folder."""
     first = FlyteDirectory.from_source("s3://bucket/policies/00000")
     given = {
-        "run": Run("monday", "6f9c", 0, "blackjack", "", "4be1", "http://mlflow.invalid"),
+        "run": Run(
+            name="monday",
+            token="6f9c",
+            seed=0,
+            environment="blackjack",
+            environment_url="",
+            mlflow_run_id="4be1",
+            tracking_uri="http://mlflow.invalid",
+        ),
         "first": first,
         "iterations": 2,
         "lag": 0,
-        "config": GrpoConfig(rollout=RolloutConfig(workers=workers)),
+        "config": GrpoConfig(rollout=RolloutConfig(workers=workers)).resolved(get_environment("blackjack").defaults),
         "begin": 0,
         "end": 2,
         "policies": [first],
         "states": [],
         "batches": [],
-        "window": TrainingBatch(),
+        "training_batch": TrainingBatch(),
         "evaluations": [],
     }
     context = FlyteContextManager.current_context()

@@ -3,7 +3,7 @@
 SMALL = {
     "rollout": {"groups": 24, "max_groups": 24, "group_size": 4},
     "training": {"minibatch_size": 32},
-    "evaluation": {"games": 128},
+    "evaluation": {"tasks": 128},
     "tiny": {
         "hidden_size": 64,
         "layers": 1,

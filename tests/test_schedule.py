@@ -24,6 +24,7 @@ from benchmarks.schedule import (
 from graphs import Node, unrolled
 from nested import whole
 from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.environments.catalog import get_environment
 from tasks.tracking import mlflow_run
 
 INPUTS = {
@@ -34,7 +35,7 @@ INPUTS = {
     "iterations": 4,
     "seed": 0,
     "lag": 0,
-    "config": GrpoConfig().to_dict(),
+    "config": GrpoConfig().resolved(get_environment("blackjack").defaults).to_dict(),
 }
 
 
@@ -122,7 +123,7 @@ def test_workers_share_a_rollout_where_there_are_pods() -> None:
 
 
 def test_a_training_of_several_ranks_has_as_many_gpus() -> None:
-    ranks = {**INPUTS, "config": {**GrpoConfig().to_dict(), "training": {"ranks": 4}}}
+    ranks = {**INPUTS, "config": {**INPUTS["config"], "training": {"ranks": 4}}}
     found = {(n.stage, n.gpus) for n in graph(ranks, iterations=1, lag=0, workers=2) if n.gpus}
     assert found == {
         ("train", 4),
@@ -219,7 +220,8 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri, folder = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "monday"
     run_id = mlflow_run.open_run(uri=uri, name="monday", token="6f9c", parameters={}, tags={})
-    run = Run("monday", "6f9c", 0, "blackjack", "", run_id, uri)
+    names = {"name": "monday", "token": "6f9c", "environment": "blackjack", "environment_url": ""}
+    run = Run(**names, seed=0, mlflow_run_id=run_id, tracking_uri=uri)
     for step, took in ((1, 2.0), (0, 10.0), (3, 4.0), (2, 3.0)):
         mlflow_run.log_metrics(run, {"stage/rollout_s": took, "rollout/games": 8.0}, step)
     for name, size in {
@@ -232,15 +234,15 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
         (folder / name / "file").write_bytes(bytes(size))
     counted = {"rollout/groups": 4.0, "rollout/groups_with_variance": 1.0}
     (folder / "trajectories" / "00003" / "_metrics.json").write_text(json.dumps(counted))
-    (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
+    (folder / "run.json").write_text(json.dumps({"inputs": {**INPUTS, "config": {}}, "config": INPUTS["config"]}))
     (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
     sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0 + len(json.dumps(counted))}
     assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 3.0}, sizes, 60.0, 0.25)
 
 
 def test_a_run_of_several_workers_is_not_measured(tmp_path: Path) -> None:
-    config = {**GrpoConfig().to_dict(), "rollout": {"workers": 4}}
-    (tmp_path / "run.json").write_text(json.dumps({"inputs": {**INPUTS, "config": config}}))
+    config = {**INPUTS["config"], "rollout": {"workers": 4}}
+    (tmp_path / "run.json").write_text(json.dumps({"inputs": INPUTS, "config": config}))
     with pytest.raises(ValueError, match=r"rollout.workers of .* is 4; allowed: 1, shares are reckoned"):
         measured(tmp_path)
 

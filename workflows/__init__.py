@@ -1,27 +1,21 @@
-"""The workflows, and what flytekit needs to be told before it runs one on this machine.
+"""The workflows, and how flytekit is set up before it runs one on this machine.
 
 Importing flytekit makes sandbox folders under the system's temporary folder, for every process, and never removes
-them; nothing of a run lies there, and they go when the process ends. Flyte's cache of finished stages, by which a
-killed run goes on where it was, lies among the runs: who deletes `runs/` starts anew.
-
-flytekit describes the records that a task takes anew for each node that it makes, a tenth of a second each; once a
-process is enough.
+them. A run has nothing there, so they go when the process ends. Flyte's cache of finished stages, by which a killed run
+continues, is in the folder of the runs: deleting `runs/` starts anew.
 """
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
-import mashumaro.jsonschema
 from flytekit.configuration import Config
 from flytekit.core import data_persistence, local_cache
 
 from tasks.folders import RUNS, remove_at_exit
 
 if not sys.stderr.isatty():
-    os.environ.setdefault("COLUMNS", "400")  # a log file keeps an error's one sentence on one line
-mashumaro.jsonschema.build_json_schema = cache(mashumaro.jsonschema.build_json_schema)
+    os.environ.setdefault("COLUMNS", "600")  # a log file keeps an error's one sentence on one line
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
 remove_at_exit(Path(data_persistence.default_local_file_access_provider.local_sandbox_dir).parent.parent)

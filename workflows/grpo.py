@@ -1,4 +1,4 @@
-"""GRPO: rollout, reference scoring, advantages, buffer, training, again and again; evaluations in between.
+"""GRPO: rollout, reference scoring, advantages, buffer, training, in a loop; evaluations in between.
 
     pyflyte run workflows/grpo.py grpo
     pyflyte run workflows/grpo.py grpo --iterations 5 --config '{"rollout": {"groups": 64}}'
@@ -15,26 +15,26 @@ from flytekit.types.file import FlyteFile
 
 from tasks.advantage.task import compute_advantages
 from tasks.buffer.task import TrainingBatch, select_training_batch
-from tasks.config import GrpoConfig, Run
+from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import initial_policy
 from tasks.reference.task import score_reference
 from tasks.resources import passed_on, pod, pod_of_ranks
 from tasks.rollout.task import sampled
-from tasks.run.task import create_run, retire
+from tasks.run.task import apply_retention, create_run
 from tasks.training.task import train
 
 # Iterations in one graph, and graphs in one that chains them. Flyte keeps the state of every node of a running graph in
-# one Kubernetes object, of at most about 1 MB; what has ended counts as a single node.
+# one Kubernetes object, of at most about 1 MB; a graph that has ended counts as a single node.
 SEGMENT = 50
 
 
 class Progress(NamedTuple):
-    """How far a training has come: what the next iteration, or the next segment, goes on from."""
+    """What the next iteration, or the next graph of iterations, continues from."""
 
-    policies: list[FlyteDirectory]  # the newest versions, the last of them is the present one
+    policies: list[FlyteDirectory]  # the newest versions, the present one last
     states: list[FlyteDirectory]  # the trainer's, of the same versions; none for version 0
-    batches: list[FlyteDirectory]  # those in reach of the next window, and the last
+    batches: list[FlyteDirectory]  # those that the next training batch may draw from
     training_batch: TrainingBatch
     evaluations: list[FlyteDirectory]  # all so far
 
@@ -64,7 +64,7 @@ def iterate(
             stop = min(start + size, end)
             so_far = iterate(run, config, iterations, lag, first, start, stop, *so_far)
         return so_far
-    # Stages are cached by their settings; how many ranks train changes no result.
+    # Stages are cached by their settings; the number of ranks changes no result.
     training, config = config.training, config.on_one_rank()
     train.spread(training)
     if begin == 0:
@@ -101,21 +101,22 @@ def iterate(
         old = v + 1 - last
         if old > 0:
             kept = old % config.retention.every == 0 or is_evaluated(old, iterations, config)
-            left = states[:-last] if kept else [*states[:-last], *policies[:-last]]
-            retire(run=run, folders=left, after=trained.policy)
+            unused = states[:-last] if kept else [*states[:-last], *policies[:-last]]
+            apply_retention(run=run, folders=unused, after=trained.policy)
         policies, states = policies[-last:], states[-last:]
     return Progress(policies, states, batches, training_batch, evaluations)
 
 
 def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:
-    """Whether a policy of the run plays held-out decks: every Nth, the first and the last."""
+    """Whether a policy of the run is evaluated: every Nth, the first and the last."""
     return version % config.evaluation.every == 0 or version == iterations
 
 
 class Training(NamedTuple):
-    """The nodes of a training that others may go on from."""
+    """The nodes of a training that later nodes read."""
 
     run: Run
+    config: GrpoConfig
     first: FlyteDirectory
     done: Progress
     summary: FlyteFile
@@ -132,7 +133,7 @@ def training(
     config: GrpoConfig,
 ) -> Training:
     """A whole training, as nodes of the workflow that calls this."""
-    run = create_run(
+    run, config = create_run(
         run_name=run_name,
         policy=policy,
         environment=environment,
@@ -158,14 +159,14 @@ def training(
         evaluations=[],
     )
     summary = report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)
-    return Training(run, first, done, summary)
+    return Training(run, config, first, done, summary)
 
 
 @workflow
 def grpo(
     run_name: str = "",
     policy: str = "tiny",
-    environment: str = "blackjack",
+    environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
     iterations: int = 32,
     seed: int = 0,
@@ -179,12 +180,13 @@ def grpo(
             the date.
         policy: "tiny", made on the spot, or a Hugging Face checkpoint: its directory, its name on the hub,
             owner/name or owner/name@revision, or its name in the registry, models:/NAME@champion or models:/NAME/3.
-        environment: What the policy acts in: blackjack.
-        environment_url: URL of a running OpenEnv server. Default: the environment lives in the rollout process.
+        environment: What the policy acts in: a folder under tasks/environments/, an installed environment, or
+            package.module of a module with a SPEC.
+        environment_url: URL of a running OpenEnv server. Default: the environment runs in the rollout process.
         iterations: Policy versions to train.
-        seed: Fixes decks, samples, minibatches and weights.
+        seed: Fixes tasks, samples, minibatches and weights.
         lag: 0 samples rollout v from policy v; 1 from policy v-1, so that both can run at once on a cluster.
-        config: All settings of the stages, as JSON or the path of a JSON or YAML file; see tasks/config.py.
+        config: Settings that differ from the defaults, as JSON or the path of a JSON or YAML file; see tasks/config.py.
 
     Returns:
         summary.json of the run.

@@ -13,7 +13,7 @@ from datetime import datetime
 from flytekit import CronSchedule, LaunchPlan, workflow
 from flytekit.types.file import FlyteFile
 
-from tasks.config import GrpoConfig
+from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig
 from tasks.evaluation.task import compare_in_run
 from tasks.promotion.task import GAMES, NOW, begin_retraining, decide_promotion
 from workflows.grpo import training
@@ -24,7 +24,7 @@ def retrain(
     run_name: str = "",
     start_time: datetime = NOW,
     policy: str = "tiny",
-    environment: str = "blackjack",
+    environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
     iterations: int = 32,
     lag: int = 0,
@@ -57,7 +57,7 @@ def retrain(
         games=games,
         config=config,
     )
-    run, first, done, _ = training(
+    run, resolved, first, done, _ = training(
         run_name=begun.run_name,
         policy=begun.policy,
         environment=environment,
@@ -67,9 +67,9 @@ def retrain(
         lag=lag,
         config=config,
     )
-    comparison = compare_in_run(run=run, config=config, policies=done.policies, other=first, games=games)
+    comparison = compare_in_run(run=run, config=resolved, policies=done.policies, other=first, games=games)
     return decide_promotion(
-        run=run, config=config, policies=done.policies, evaluations=done.evaluations, comparison=comparison
+        run=run, config=resolved, policies=done.policies, evaluations=done.evaluations, comparison=comparison
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
-from tasks.config import GrpoConfig, Record, Run
+from tasks.config import GrpoConfig, Run
+from tasks.json_records import Record
 from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, stage_context, stage_seconds
 

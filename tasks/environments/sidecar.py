@@ -2,18 +2,23 @@
 
 It is what Kubernetes (1.29 and later) calls a native sidecar: an init container that restarts always. Kubernetes begins
 the stage's container once the server's startup probe has passed, and stops the server when that container has ended. A
-second ordinary container would do neither. Nothing orders the two, and Flyte says which container's end is the task's
-only where a pod has a single one: such a task would run until its timeout, for a server never ends.
+second ordinary container would do neither: nothing orders the two, and Flyte names the container whose end is the
+task's only in a pod that has a single one, so that the task would run until its timeout.
 
-The settings are those of the service, images/environment.yaml, but for two: it listens on the loopback interface, which
-no other pod reaches, and so its probes run in the container; and an empty folder lies where Kubernetes would put the
-token of the service account, which the stage's container keeps.
+The settings are those of the service, images/environment.yaml, but for two. It listens on the loopback interface, which
+no other pod reaches, and so its probes run in the container. An empty folder lies where Kubernetes would mount the
+token of the service account, which only the stage's container gets.
 """
 
 from typing import Any
 
 URL = "http://127.0.0.1:8000"
-IMAGE = "cpu"  # the name in flyte.config; the server is the project's as that image has it installed
+IMAGE = "cpu"  # the name in flyte.config; the image has the project installed
+SIZE = {"cpu": "2", "memory": "2Gi", "ephemeral-storage": "1Gi"}
+VOLUMES: Any = [
+    {"name": "scratch", "emptyDir": {"sizeLimit": "512Mi"}},
+    {"name": "no-token", "emptyDir": {"sizeLimit": "1Mi"}},
+]
 
 
 def _probe(timeout_s: int, **settings: int) -> dict[str, Any]:
@@ -21,35 +26,32 @@ def _probe(timeout_s: int, **settings: int) -> dict[str, Any]:
     return {"exec": {"command": ["python", "-c", ask]}, "timeoutSeconds": timeout_s, **settings}
 
 
-SIZE = {"cpu": "2", "memory": "2Gi", "ephemeral-storage": "1Gi"}
-CONTAINER: Any = {  # as a manifest has it, which flytekit hands on
-    "name": "environment",
-    "image": f"{{{{.image.{IMAGE}}}}}",
-    "restartPolicy": "Always",
-    "command": ["python", "-m", "tasks.environments.blackjack.server"],
-    "args": ["--host", "127.0.0.1", "--port", "8000", "--max-sessions", "2048"],
-    "workingDir": "/tmp",
-    "env": [{"name": "HOME", "value": "/tmp"}],
-    "startupProbe": _probe(5, periodSeconds=2, failureThreshold=60),
-    "readinessProbe": _probe(5, periodSeconds=5),
-    "livenessProbe": _probe(20, periodSeconds=20, failureThreshold=6),
-    "resources": {"requests": SIZE, "limits": SIZE},
-    "securityContext": {
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "runAsGroup": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-        "allowPrivilegeEscalation": False,
-        "privileged": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    },
-    "volumeMounts": [
-        {"name": "scratch", "mountPath": "/tmp"},
-        {"name": "no-token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True},
-    ],
-}
-VOLUMES: Any = [
-    {"name": "scratch", "emptyDir": {"sizeLimit": "512Mi"}},
-    {"name": "no-token", "emptyDir": {"sizeLimit": "1Mi"}},
-]
+def container(name: str) -> Any:
+    """The server of the environment `name`, as a manifest has it, which flytekit passes on."""
+    return {
+        "name": "environment",
+        "image": f"{{{{.image.{IMAGE}}}}}",
+        "restartPolicy": "Always",
+        "command": ["python", "-m", "tasks.environments.serve", name],
+        "args": ["--host", "127.0.0.1", "--port", "8000", "--max-sessions", "2048"],
+        "workingDir": "/tmp",
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "startupProbe": _probe(5, periodSeconds=2, failureThreshold=60),
+        "readinessProbe": _probe(5, periodSeconds=5),
+        "livenessProbe": _probe(20, periodSeconds=20, failureThreshold=6),
+        "resources": {"requests": SIZE, "limits": SIZE},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "scratch", "mountPath": "/tmp"},
+            {"name": "no-token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True},
+        ],
+    }

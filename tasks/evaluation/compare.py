@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config import Record, RolloutConfig, require
+from tasks.config import RolloutConfig, require
 from tasks.evaluation.evaluate import greedy_rewards, outcome, scripted_rewards, share
 from tasks.folders import atomic_directory
+from tasks.json_records import Record
 from tasks.policy.checkpoint import read_manifest
 
 FILE = "comparison.json"

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config import Record, RolloutConfig
+from tasks.config import RolloutConfig
 from tasks.environments.catalog import EnvironmentKind, get_environment
+from tasks.json_records import Record
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress

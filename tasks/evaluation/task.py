@@ -92,7 +92,7 @@ def evaluate_once(
     from tasks.tracking import console
 
     EvaluationConfig(games=games, seed=seed)
-    (source,) = _opened({"policy": policy}, environment, environment_url)
+    config, (source,) = _opened({"policy": policy}, environment, environment_url, config)
     name = f"{read_manifest(source).digest[:12]}-{games}-{seed}"
     folder = (RUNS / "evaluations" / name).absolute()
     with console.bar("evaluation", "games") as progress:
@@ -127,7 +127,7 @@ def compare_once(
     from tasks.tracking import console
 
     check_decks(games, seed)
-    first, second = _opened({"policy": policy, "other": other}, environment, environment_url)
+    config, (first, second) = _opened({"policy": policy, "other": other}, environment, environment_url, config)
     digests = "-".join(read_manifest(folder).digest[:12] for folder in (first, second))
     folder = (RUNS / "comparisons" / f"{digests}-{games}-{seed}").absolute()
     found = compare_into(
@@ -170,20 +170,23 @@ def _exists() -> Callable[[str], bool]:
     return FlyteContextManager.current_context().file_access.exists
 
 
-def _opened(policies: dict[str, str], environment: str, environment_url: str) -> list[Path]:
-    """Directories of policies, by the input that names them: all are looked at before any work."""
+def _opened(
+    policies: dict[str, str], environment: str, environment_url: str, config: RolloutConfig
+) -> tuple[RolloutConfig, list[Path]]:
+    """The resolved settings, and directories of policies, by the input that names them: checked before any work."""
     from tasks.config import require
     from tasks.folders import use_scratch_folder
     from tasks.policy.checkpoint import import_checkpoint
     from tasks.policy.named import find
-    from tasks.run.create import check_task
+    from tasks.run.create import check_length, check_policy, resolve
 
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
+    config = resolve(config, environment, environment_url)
     places = []
     for name, policy in policies.items():
         require(policy != "tiny", name, policy, "the directory of a Hugging Face checkpoint, or models:/NAME@champion")
         places.append(find(policy, files).place)
-        check_task(policy=places[-1], environment=environment, environment_url=environment_url, files=files)
+        check_length(check_policy(places[-1], files=files), config)
     use_scratch_folder()
     folders = []
     for place in places:
@@ -192,4 +195,4 @@ def _opened(policies: dict[str, str], environment: str, environment_url: str) ->
             source = Path(tempfile.mkdtemp()) / "policy"
             import_checkpoint(plain, source)
         folders.append(source)
-    return folders
+    return config, folders

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow.dataset as ds
 from fsspec import AbstractFileSystem
 
-from tasks.config import Record, require
+from tasks.config import require
+from tasks.json_records import Record
 from tasks.lineage.records import LINEAGE, BatchUse, PolicyLineage, PolicyName, batch_digest, resolved
 from tasks.policy.checkpoint import REMOVED
 

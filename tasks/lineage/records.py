@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tasks.config import Record
+from tasks.json_records import Record
 from tasks.policy.checkpoint import Manifest, file_hash
 
 LINEAGE = "_lineage.json"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config import Record
 from tasks.folders import atomic_directory
+from tasks.json_records import Record
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
 from tasks.policy.vocabulary import check_vocabulary
 from tasks.policy.weights import INDEX, files_in_index, stored_tensors, weights_dtype

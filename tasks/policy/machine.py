@@ -40,14 +40,14 @@ def check_room(needs: Mapping[str, float], policy: object) -> None:
 
 
 def check_cache(config_json: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float) -> None:
-    """Raise ValueError where vLLM's attention cache on a CPU would not hold the longest conversation of the policy."""
+    """Raise ValueError where vLLM's attention cache on a CPU would not hold the longest episode."""
     needed = cache_bytes(config_json, rollout)
     require(
         bool(gpu) or needed <= rollout.kv_cache_gib * GIB,
         "rollout.kv_cache_gib",
         rollout.kv_cache_gib,
-        f"{math.ceil(needed / GIB)} or more, as vLLM wants room for a conversation of as many tokens as the policy's "
-        f"max_position_embeddings, {config_json['max_position_embeddings']}",
+        f"{math.ceil(needed / GIB)} or more, as vLLM wants room for an episode of rollout.max_episode_tokens, "
+        f"{rollout.max_episode_tokens or config_json['max_position_embeddings']}",
     )
 
 

@@ -141,9 +141,9 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
 
 
 def cache_bytes(config: Mapping[str, Any], rollout: RolloutConfig) -> int:
-    """Attention states of one conversation of `max_position_embeddings` tokens: vLLM insists on room for it."""
+    """Attention states of one episode at its longest: vLLM insists on room for it."""
     token = config["num_hidden_layers"] * 2 * kv_heads(config) * head_size(config) * BYTES[rollout.dtype]
-    return config["max_position_embeddings"] * token
+    return (rollout.max_episode_tokens or config["max_position_embeddings"]) * token
 
 
 def expected(config_json: Mapping[str, Any], config: GrpoConfig, *, lag: int = 0, gpu: float = 0) -> dict[str, float]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
-from tasks.config import Record
 from tasks.folders import remove_at_exit
+from tasks.json_records import Record
 from tasks.policy.checkpoint import Manifest, read_manifest
 from tasks.policy.hub import SMALL, WEIGHTS
 

@@ -13,8 +13,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.config import Record, Run
+from tasks.config import Run
 from tasks.evaluation.compare import Comparison
+from tasks.json_records import Record
 from tasks.tracking import registry
 
 

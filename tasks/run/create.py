@@ -1,25 +1,27 @@
 """Checks every input of a training before any work, and opens its run: folder, identity, MLflow run."""
 
-import ipaddress
 import json
 import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
-from tasks.config import GrpoConfig, Run, require
-from tasks.environments.catalog import ENVIRONMENT_NAMES, get_environment
+from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.environments.catalog import get_environment
+from tasks.environments.check import check_environment
 from tasks.folders import atomic_directory, run_folder
 from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
+from tasks.settings import require
 from tasks.tracking import mlflow_run
 from tasks.tracking.provenance import EXECUTION
+
+Config = TypeVar("Config", GrpoConfig, RolloutConfig)
 
 
 def check_inputs(
@@ -34,15 +36,14 @@ def check_inputs(
     config: GrpoConfig,
     here: bool = True,
     files: named.Files = named.files_of,
-) -> dict[str, Any]:
-    """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with.
+) -> tuple[GrpoConfig, dict[str, Any]]:
+    """The resolved settings, and the config.json of the policy; ValueError, in one sentence, for a bad input.
 
     `policy` is the place of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
     stages will run on this machine, as in `check_memory`.
     """
-    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
     require(
-        run_name == "" or re.fullmatch(name, run_name) is not None,
+        re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", run_name) is not None,
         "run_name",
         run_name,
         "letters, digits, dots, dashes and underscores, at most 64, or nothing for a name made from the date",
@@ -50,35 +51,36 @@ def check_inputs(
     require(iterations >= 1, "iterations", iterations, "1 or more")
     require(0 <= seed < 2**31, "seed", seed, "0 to 2147483647")
     require(lag in (0, 1), "lag", lag, "0 or 1")
-    require(
-        config.buffer.max_age >= lag,
-        "buffer.max_age",
-        config.buffer.max_age,
-        f"{lag} or more with lag {lag}, every batch is that old when it is trained on",
-    )
-    known = check_task(
-        policy=policy, environment=environment, environment_url=environment_url, hub_names=True, here=here, files=files
-    )
+    known = check_policy(policy, hub_names=True, here=here, files=files)
+    config = resolve(config, environment, environment_url, here=here)
+    oldest = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
+    require(config.buffer.max_age >= lag, "buffer.max_age", config.buffer.max_age, oldest)
     known = known or shape(config.tiny)
     check_shares(known, config.training.tensor_parallel)
-    return known
+    check_length(known, config.rollout)
+    return config, known
 
 
-def check_task(
-    *,
-    policy: str,
-    environment: str,
-    environment_url: str,
-    hub_names: bool = False,
-    here: bool = True,
-    files: named.Files = named.files_of,
+def resolve(config: Config, environment: str, environment_url: str, *, here: bool = True) -> Config:
+    """The settings with the defaults of the environment, which is checked.
+
+    Raises ValueError for settings that do not fit together, and what `get_environment` and `check_environment` raise.
+    """
+    given = config.rollout if isinstance(config, GrpoConfig) else config
+    spec = get_environment(environment, given.environment_options, thinking=given.thinking)
+    resolved = config.resolved(spec.defaults)
+    rollout = resolved.rollout if isinstance(resolved, GrpoConfig) else resolved
+    check_environment(spec, environment_url, timeout_s=rollout.environment_timeout_s, here=here)
+    return resolved
+
+
+def check_policy(
+    policy: str, *, hub_names: bool = False, here: bool = True, files: named.Files = named.files_of
 ) -> dict[str, Any]:
     """The config.json of a policy: a directory, a URI, a name on the hub; empty for `tiny`, which is yet to be made.
 
-    Raises ValueError for a policy or an environment that is not there. On a cluster a server on the loopback interface
-    is a container of the rollout's pod, which is not this one: nobody is asked.
+    Raises ValueError for a policy that is not there, or that cannot be trained.
     """
-    require(environment in ENVIRONMENT_NAMES, "environment", environment, ", ".join(ENVIRONMENT_NAMES))
     known: dict[str, Any] = {}
     if hub_names and hub.is_hub_name(policy):
         folder, weights = hub.look(policy)
@@ -90,24 +92,14 @@ def check_task(
         known = check_checkpoint(Path(policy))
     if known and here:
         check_head_size(known)
-    if environment_url and (here or not _loopback(environment_url)):
-        games = get_environment(environment).connect(environment_url)
-        try:
-            games.reset([0])
-        finally:
-            games.close()
     return known
 
 
-def _loopback(url: str) -> bool:
-    """Whether this is the http(s) URL of a server on the machine, or in the pod, that asks."""
-    found = urlsplit(url)
-    if found.scheme not in ("http", "https") or not found.hostname:
-        return False
-    try:
-        return ipaddress.ip_address(found.hostname).is_loopback
-    except ValueError:  # a name
-        return found.hostname == "localhost"
+def check_length(config_json: Mapping[str, Any], rollout: RolloutConfig) -> None:
+    """Raise ValueError where an episode may have more tokens than the policy has positions."""
+    longest, positions = rollout.max_episode_tokens, config_json["max_position_embeddings"]
+    allowed = f"at most the policy's max_position_embeddings, {positions}; by default it is training.seq_len"
+    require(longest is None or longest <= positions, "rollout.max_episode_tokens", longest, allowed)
 
 
 def check_memory(
@@ -116,7 +108,7 @@ def check_memory(
     """Bytes that each role of the run is expected to take.
 
     `here`: all stages run on this machine, one by one, and stay warm. Then ValueError, in one sentence, when they do
-    not fit in it, or the ranks do not. On a cluster each stage asks the machine that it gets, when it begins.
+    not fit in it, or the ranks do not. On a cluster each stage checks its own machine when it begins.
     """
     gpu = machine.gpu_bytes() if here else 0
     needs = expected(config_json, config, lag=lag, gpu=gpu)
@@ -139,7 +131,8 @@ def start_of(policy: str, run_name: str, files: named.Files = named.files_of) ->
 
 
 def open_run(
-    inputs: dict[str, object],
+    inputs: Mapping[str, Any],
+    given: GrpoConfig,
     config: GrpoConfig,
     needs: Mapping[str, float],
     source: named.Source,
@@ -147,33 +140,35 @@ def open_run(
 ) -> Run:
     """The identity of a training: a new one, or that of the run of the same name that it goes on with.
 
-    `needs`, bytes by role, become parameters of the MLflow run, and so does what the registry says of its `source`;
-    `execution`, what names the Flyte execution, becomes its tags. On a cluster an attempt at `create_run` finds nothing on
-    its disk: there the execution's name is the run's token, and gives it a name where the user gave none. Elsewhere
-    `execution` is empty.
+    `inputs` are those of the workflow beside its `given` settings, `config` is these resolved. `config`, `needs`, bytes
+    by role, and what the registry says of the `source` become parameters of the MLflow run; `execution`, what names the
+    Flyte execution, becomes its tags. On a cluster an attempt at `create_run` finds nothing on its disk: there the
+    execution's name is the run's token, and gives it a name where the user gave none. Elsewhere `execution` is empty.
 
     Raises ValueError when a run of this name was started with other inputs, and on a cluster without an MLflow server.
     A run may go on with other ranks.
     """
     unique = execution.get(EXECUTION, "")
     date = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    name = str(inputs["run_name"]) or f"{inputs['environment']}-{unique.rpartition('/')[2] or date}"
-    wanted = {**inputs, "run_name": name, "config": config.on_one_rank().to_dict()}
+    name = inputs["run_name"] or f"{inputs['environment']}-{unique.rpartition('/')[2] or date}"
+    wanted = {**inputs, "run_name": name, "config": given.on_one_rank().to_dict()}
+    resolved = config.on_one_rank().whole()
     folder = run_folder(name)
     record = folder / "run.json"
     if record.is_file():
         known = json.loads(record.read_text())
-        for key, value in wanted.items():
-            if known["inputs"].get(key) != value:
-                raise ValueError(
-                    f'run_name is "{name}", a run with another {key}; allowed: the same inputs, to go on with it, '
-                    f"or a new run_name."
-                )
+        changed = [key for key, value in wanted.items() if known["inputs"].get(key) != value]
+        changed += ["config"] if known.get("config") != resolved else []  # by other defaults
+        if changed:
+            raise ValueError(
+                f'run_name is "{name}", a run with another {changed[0]}; allowed: the same inputs, to go on with it, '
+                f"or a new run_name."
+            )
         token = known["token"]
     else:
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
         token = unique or uuid.uuid4().hex
-    uri, given = mlflow_run.tracking_uri(), {**wanted, "config": config.to_dict()}
+    uri = mlflow_run.tracking_uri()
     server = "on a cluster, whose pods share no disk, the http(s) address of an MLflow server"
     require(not (unique and uri.startswith("sqlite:")), "MLFLOW_TRACKING_URI", uri, server)
     run_id = mlflow_run.open_run(
@@ -181,37 +176,35 @@ def open_run(
         name=name,
         token=token,
         parameters={
-            **_flat(given),
+            **_flat({**inputs, "run_name": name, **config.whole()}),
             **({"policy.version": source.version, "policy.digest": source.digest} if source.version else {}),
             **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()},
         },
-        tags={"grpo.environment": str(inputs["environment"]), **execution},
+        tags={"grpo.environment": inputs["environment"], **execution},
     )
-    mlflow_run.keep_config(uri, run_id, config.to_dict())
+    mlflow_run.keep_config(uri, run_id, given.to_dict())
     run = Run(
         name=name,
         token=token,
-        seed=int(str(inputs["seed"])),
-        environment=str(inputs["environment"]),
-        environment_url=str(inputs["environment_url"]),
+        seed=inputs["seed"],
+        environment=inputs["environment"],
+        environment_url=inputs["environment_url"],
         mlflow_run_id=run_id,
         tracking_uri=uri,
-        iterations=int(str(inputs["iterations"])),
+        iterations=inputs["iterations"],
         started=mlflow_run.start_time(uri, run_id),
         policy=source.place,
+        given=given.on_one_rank(),
     )
     if not record.is_file():
-        kept = {"token": token, "inputs": wanted, "source": source.to_dict()}
+        kept = {"token": token, "inputs": wanted, "config": resolved, "source": source.to_dict()}
         with atomic_directory(folder) as new:
             (new / "run.json").write_text(json.dumps(kept, indent=1) + "\n")
     return run
 
 
-def _flat(record: dict[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for key, value in record.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}." if key != "config" else "")
-        else:
-            flat[f"{prefix}{key}"] = value
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat

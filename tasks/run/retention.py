@@ -1,6 +1,6 @@
-"""What a run leaves behind of policy versions and trainer states that nothing in it will read again.
+"""Removes old policy versions and trainer states of a run, which no later stage reads.
 
-The folders stay, emptied, with a note: cached stages whose result they are still find them.
+The folders stay, with a note in each: they are the results of cached stages, which look for them.
 """
 
 from fsspec import AbstractFileSystem
@@ -11,8 +11,8 @@ from tasks.policy.checkpoint import REMOVED
 def empty(files: AbstractFileSystem, folder: str) -> None:
     """Remove what `folder`, on a disk or in object storage, holds of a policy or of a trainer's state.
 
-    `policy.json` goes first, so that a process killed here leaves nothing that looks like a policy and is none. What
-    the training measured, in files that begin with an underscore, stays.
+    `policy.json` goes first, so that a process killed in between leaves nothing that looks like a whole policy.
+    Metrics, in files that begin with an underscore, stay.
     """
     if not files.isdir(folder) or files.exists(f"{folder}/{REMOVED}"):
         return

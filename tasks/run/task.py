@@ -1,4 +1,6 @@
-"""Flyte shell of the first stage."""
+"""Flyte shells of the first stage, and of what a run removes on its way."""
+
+from typing import NamedTuple
 
 from flytekit import FlyteContextManager, task
 from flytekit.types.directory import FlyteDirectory
@@ -6,6 +8,13 @@ from flytekit.types.directory import FlyteDirectory
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
 from tasks.stages import stage_context
+
+
+class Created(NamedTuple):
+    """A run, and its settings with every field set, for all later stages."""
+
+    run: Run
+    config: GrpoConfig
 
 
 @task(**pod("cpu"))
@@ -18,7 +27,7 @@ def create_run(
     seed: int,
     lag: int,
     config: GrpoConfig,
-) -> Run:
+) -> Created:
     """Check every input, then open the run or find it again."""
     from tasks.folders import use_scratch_folder
     from tasks.policy.machine import GIB, listed, memory_left
@@ -39,23 +48,23 @@ def create_run(
     state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()
     source = start_of(policy, run_name, files)
-    checked = {**inputs, "policy": source.place}
-    known = check_inputs(**checked, config=config, here=here, files=files)  # type: ignore[arg-type]
-    needs = check_memory(known, policy, config, lag=lag, here=here)
+    checked: dict = {**inputs, "policy": source.place}
+    resolved, known = check_inputs(**checked, config=config, here=here, files=files)
+    needs = check_memory(known, policy, resolved, lag=lag, here=here)
     use_scratch_folder()
-    run = open_run(inputs, config, needs, source, {} if here else flyte_execution())
+    run = open_run(inputs, config, resolved, needs, source, {} if here else flyte_execution())
     left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
     console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
-    return run
+    return Created(run, resolved)
 
 
 @task(**pod("cpu"))
-def retire(run: Run, folders: list[FlyteDirectory], after: FlyteDirectory) -> None:
-    """Empty `folders`, policies and trainer states that nothing reads any more once policy `after` is there."""
+def apply_retention(run: Run, folders: list[FlyteDirectory], after: FlyteDirectory) -> None:
+    """Empty `folders`, policies and trainer states that no stage reads any more once policy `after` exists."""
     from tasks.run.retention import empty
 
     access = FlyteContextManager.current_context().file_access
     with stage_context(run):
         for folder in folders:
-            place = str(folder.remote_source or folder.path)
-            empty(access.get_filesystem_for_path(place), place.rstrip("/"))
+            uri = str(folder.remote_source or folder.path)
+            empty(access.get_filesystem_for_path(uri), uri.rstrip("/"))

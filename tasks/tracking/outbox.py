@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.config import Record, Run
+from tasks.config import Run
+from tasks.json_records import Record
 from tasks.tracking import console, mlflow_store
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.config import Record
+from tasks.json_records import Record
 from tasks.tracking import console
 from tasks.tracking.mlflow_store import check_reachable, client, one_process_at_a_time
 
@@ -60,7 +60,7 @@ class Version(Record):
         return f"models:/{self.model}/{self.number}"
 
 
-def model_name(model: str, environment: str) -> str:
+def model_name(model: str | None, environment: str) -> str:
     """The registry's name for the policies of a run; `model` is its tracking.model."""
     return model or f"grpo-{environment}"
 

@@ -29,10 +29,12 @@ from rich.table import Table
 
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
-from tasks.config import GrpoConfig, RolloutConfig, require
+from tasks.config import GrpoConfig, RolloutConfig
+from tasks.environments.catalog import get_environment
 from tasks.evaluation.pictures import LIGHT, figure_of, save
 from tasks.rollout.rollout import groups_to_play
 from tasks.rollout.shards import groups_of_shard
+from tasks.settings import require
 from tasks.stages import read_metrics
 from tasks.tracking.mlflow_store import client
 from workflows.grpo import grpo
@@ -81,7 +83,8 @@ def a_run(iterations: int) -> Iterator[Path]:
 
 def measured(folder: Path) -> Measured:
     """Read a run's folder, and MLflow beside it or where MLFLOW_TRACKING_URI says."""
-    inputs = json.loads((folder / "run.json").read_text())["inputs"]
+    record = json.loads((folder / "run.json").read_text())
+    inputs = {**record["inputs"], "config": record["config"]}
     workers = GrpoConfig.from_dict(inputs["config"]).rollout.workers
     require(workers == 1, f"rollout.workers of {folder}", workers, "1, shares are reckoned from a whole rollout's time")
     summary = json.loads((folder / "summary.json").read_text())
@@ -109,7 +112,7 @@ def measured(folder: Path) -> Measured:
 def graph(inputs: Mapping[str, object], *, iterations: int, lag: int, workers: int = 1) -> list[Node]:
     """The nodes of the training with these inputs, but for the iterations, the lag and the workers of a rollout."""
     config = GrpoConfig.from_dict(inputs["config"])  # type: ignore[arg-type]
-    config = replace(config, rollout=replace(config.rollout, workers=workers))
+    config = config.replace(rollout=config.rollout.replace(workers=workers))
     return unrolled(grpo, {**inputs, "config": config, "iterations": iterations, "lag": lag})
 
 
@@ -129,8 +132,8 @@ def parts_of_workers(rollout: RolloutConfig, has_reward_variance: float, draws: 
         return groups
 
     most = rollout.max_groups // workers
-    shard = replace(rollout, workers=1, groups=min(most, groups_of_shard(rollout)), max_groups=most)
-    alone = np.mean([played(replace(rollout, workers=1)) for _ in range(draws)])
+    shard = rollout.replace(workers=1, groups=min(most, groups_of_shard(rollout)), max_groups=most)
+    alone = np.mean([played(rollout.replace(workers=1)) for _ in range(draws)])
     return (np.mean([sorted(played(shard) for _ in range(workers)) for _ in range(draws)], axis=0) / alone).tolist()
 
 
@@ -150,7 +153,7 @@ def on_a_cluster(times: Measured, start: Mapping[str, float], bytes_per_s: float
 
     @cache
     def parts(workers: int) -> list[float]:
-        return parts_of_workers(replace(rollout, workers=workers), times.has_reward_variance)
+        return parts_of_workers(rollout.replace(workers=workers), times.has_reward_variance)
 
     def cost(node: Node) -> Cost:
         stage, share = node.stage, node.share
@@ -226,7 +229,7 @@ def assumptions(
     yield f"inputs and results move at {mb_per_s:g} MB/s; in MB: {sizes}"
     yield f"pods at once: {listed(pods, 'g')}, and one for each further worker of a rollout; of other roles any number"
     rollout = GrpoConfig.from_dict(times.inputs["config"]).rollout  # type: ignore[arg-type]
-    found = {w: parts_of_workers(replace(rollout, workers=w), times.has_reward_variance) for w in workers if w > 1}
+    found = {w: parts_of_workers(rollout.replace(workers=w), times.has_reward_variance) for w in workers if w > 1}
     parts = ", ".join(f"{part[-1]:.1%} with {w}, all together {sum(part):.1%}" for w, part in found.items())
     yield f"a group is decided with probability {times.decided:.2f}; so the slowest worker plays of a rollout: {parts}"
     yield "a worker takes as long as it plays; nothing fails, is repeated or found in the cache"
@@ -278,7 +281,9 @@ def main(console: Console) -> None:
         else given.has_reward_variance,
     )
     if given.config:
-        times = replace(times, inputs={**times.inputs, "config": yaml.safe_load(given.config.read_text())})
+        config, spec = yaml.safe_load(given.config.read_text()), get_environment(str(times.inputs["environment"]))
+        config = GrpoConfig.from_dict(config).resolved(spec.defaults).to_dict()
+        times = replace(times, inputs={**times.inputs, "config": config})
     start = {**START, **given.start}
     pods = {"rollout": 2, "training": 2, **given.pods}
     iterations = given.iterations or ran

@@ -21,7 +21,7 @@ POD = DEPLOYMENT["spec"]["template"]
 def test_the_manifests_are_what_kubernetes_takes() -> None:
     for manifest in (DEPLOYMENT, SERVICE):
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
-    with pytest.raises(kubernetes_validate.ValidationError):  # the schema knows what it is talking about
+    with pytest.raises(kubernetes_validate.ValidationError):  # the schema refuses what is wrong
         wrong = yaml.safe_load(TEXT.split("---")[0].replace("readOnlyRootFilesystem", "readOnlyRoot"))
         kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
 
@@ -50,10 +50,10 @@ def test_the_server_has_limits_and_no_privileges() -> None:
 
 
 def test_the_probes_ask_what_the_server_answers(openenv_server: Callable[..., AbstractContextManager[str]]) -> None:
-    assert SERVER["command"] == ["python", "-m", "tasks.environments.blackjack.server"]
+    assert SERVER["command"] == ["python", "-m", "tasks.environments.serve", "blackjack"]
     arguments = dict(zip(SERVER["args"][::2], SERVER["args"][1::2], strict=True))
     assert int(arguments.pop("--port")) == SERVER["ports"][0]["containerPort"]
-    assert arguments.pop("--host") == "0.0.0.0"  # here the loopback interface will do
+    assert arguments.pop("--host") == "0.0.0.0"  # the test uses the loopback interface
     paths = {SERVER[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     with openenv_server(*[word for pair in arguments.items() for word in pair]) as url:
         for path in paths:

@@ -54,7 +54,7 @@ NEVER_CACHED = {
     "tasks.promotion.task.demote_champion": CPU,
     "tasks.promotion.task.promote_version": CPU,
     "tasks.run.task.create_run": CPU,
-    "tasks.run.task.retire": CPU,
+    "tasks.run.task.apply_retention": CPU,
     "workflows.grpo.iterate": ("cpu", "1", "2Gi", "5Gi", "", "", "", 3, 0, False),
 }
 
@@ -233,15 +233,22 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
     [
         ("{", "GRPO_RESOURCES is no JSON "),
         ("3", 'GRPO_RESOURCES is "3"; allowed: an object of roles: cpu, graph, policy, rollout, training.'),
-        ({"trainer": {}}, 'a role in GRPO_RESOURCES is "trainer"; allowed: cpu, graph, policy, rollout, training.'),
-        ({"training": {"gpus": 2}}, 'config has an unknown key "GRPO_RESOURCES.training.gpus" (did you mean "gpu"?)'),
+        (
+            {"trainer": {}},
+            'GRPO_RESOURCES has an unknown key "trainer" (did you mean "training"?); allowed: cpu, graph, policy, ',
+        ),
+        (
+            {"training": {"gpus": 2}},
+            'GRPO_RESOURCES has an unknown key "training.gpus" (did you mean "gpu"?); allowed: ',
+        ),
+        ({"training": 2}, "GRPO_RESOURCES.training is 2; allowed: a JSON object."),
         ({"training": {"gpu": "2"}}, 'GRPO_RESOURCES.training.gpu is "2"; allowed: a whole number.'),
-        ({"training": {"gpu": -1}}, "GRPO_RESOURCES gpu is -1; allowed: 0 or more."),
-        ({"training": {"mem": "64 GB"}}, 'GRPO_RESOURCES mem is "64 GB"; allowed: a Kubernetes quantity'),
-        ({"cpu": {"mem": ""}}, 'GRPO_RESOURCES mem is ""; allowed: a Kubernetes quantity'),
-        ({"cpu": {"image": "tiny"}}, 'GRPO_RESOURCES image is "tiny"; allowed: cpu, rollout, training.'),
-        ({"cpu": {"retries": -1}}, "GRPO_RESOURCES retries is -1; allowed: 0 or more."),
-        ({"cpu": {"timeout_minutes": -1}}, "GRPO_RESOURCES timeout_minutes is -1; allowed: 0 (no limit) or more."),
+        ({"training": {"gpu": -1}}, "GRPO_RESOURCES.training.gpu is -1; allowed: 0 or more."),
+        ({"training": {"mem": "64 GB"}}, 'GRPO_RESOURCES.training.mem is "64 GB"; allowed: a Kubernetes quantity'),
+        ({"cpu": {"mem": ""}}, 'GRPO_RESOURCES.cpu.mem is ""; allowed: a Kubernetes quantity'),
+        ({"cpu": {"image": "tiny"}}, 'GRPO_RESOURCES.cpu.image is "tiny"; allowed: cpu, rollout or training.'),
+        ({"cpu": {"retries": -1}}, "GRPO_RESOURCES.cpu.retries is -1; allowed: 0 or more."),
+        ({"cpu": {"timeout_minutes": -1}}, "GRPO_RESOURCES.cpu.timeout_minutes is -1; allowed: 0 or more."),
     ],
 )
 def test_a_change_that_means_nothing_is_refused_in_one_sentence(given: object, sentence: str) -> None:

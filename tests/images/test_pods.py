@@ -16,7 +16,7 @@ from tasks.config import Run
 ROOT = Path(__file__).parents[2]
 CONFIG = {
     **SMALL,
-    "algorithm": {"kl_coefficient": 0},  # then what is scored, is so beside the loop, in the process that trains
+    "algorithm": {"kl_coefficient": 0},  # the reference is scored beside the loop, in the image that trains
 }
 # As in a pod: a task execution, no local one. Missing packages are those that no pin of the image brings.
 PRELUDE = f"""
@@ -36,26 +36,29 @@ sys.modules.update(dict.fromkeys(missing))
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 from flytekit.types.directory import FlyteDirectory
 from tasks.config import GrpoConfig, Run
-from tasks.buffer.task import Window
+from tasks.buffer.task import TrainingBatch
 
 context = FlyteContextManager.current_context()
 state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
 FlyteContextManager.push_context(context.with_execution_state(state).build())
 config = GrpoConfig.from_dict(json.loads({json.dumps(CONFIG)!r}))
-run = Run.from_json(Path("run").read_text()) if Path("run").exists() else None
+if Path("run").exists():
+    run, config = Run.from_json(Path("run").read_text()), GrpoConfig.from_json(Path("config").read_text())
 folder = lambda name: FlyteDirectory(str(Path("runs/monday", name)))
 """
 STAGES = [
     (
         "cpu",
         """
-from tasks.environments.blackjack.server import build_app
-from tasks.run.task import prepare
+from tasks.environments.catalog import get_environment
+from tasks.environments.serve import build_app
+from tasks.run.task import create_run
 import workflows.grpo  # compiled in a pod of this image
-build_app(1)
+build_app(get_environment("blackjack"), 1)
 inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0, "lag": 0, "config": config}
-run = prepare.task_function(run_name="monday", iterations=1, **inputs)
+run, config = create_run.task_function(run_name="monday", iterations=1, **inputs)
 Path("run").write_text(run.to_json())
+Path("config").write_text(config.to_json())
 """,
     ),
     (
@@ -69,9 +72,8 @@ initial_policy.task_function(run=run, config=config)
         "rollout",
         """
 from tasks.evaluation.task import evaluate
-from dataclasses import replace
 from tasks.rollout.task import join_rollout, rollout, rollout_shard
-two = {"run": run, "config": replace(config.rollout, workers=2), "policy": folder("policies/00000"), "iteration": 0}
+two = {"run": run, "config": config.rollout.replace(workers=2), "policy": folder("policies/00000"), "iteration": 0}
 join_rollout.task_function(shards=[rollout_shard.task_function(shard=n, **two) for n in range(2)], **two)
 rollout.task_function(run=run, config=config.rollout, policy=folder("policies/00000"), iteration=0)
 evaluate.task_function(run=run, config=config, policy=folder("policies/00000"), version=0)
@@ -84,9 +86,9 @@ from tasks.advantage.task import compute_advantages
 from tasks.buffer.task import select_training_batch
 batch = compute_advantages.task_function(run=run, config=config, batch=folder("rollouts/00000"), iteration=0)
 inputs = {"run": run, "config": config, "batches": [batch]}
-window = select_training_batch.task_function(**inputs, before=Window(), policy_version=0)
-assert window.group_ids
-Path("window").write_text(window.to_json())
+selected = select_training_batch.task_function(**inputs, before=TrainingBatch(), policy_version=0)
+assert selected.group_ids
+Path("training_batch").write_text(selected.to_json())
 """,
     ),
     (
@@ -97,9 +99,9 @@ from tasks.training.task import train
 policy, batch = folder("policies/00000"), folder("rollouts/00000")
 score_reference.task_function(run=run, config=config, batch=batch, reference=policy, iteration=0)
 inputs = {"run": run, "config": config, "training": config.training, "iterations": 1, "iteration": 0, "state": None}
-window = Window.from_json(Path("window").read_text())
+inputs["training_batch"] = TrainingBatch.from_json(Path("training_batch").read_text())
 batches = [folder("trajectories/00000")]
-train.task_function(**inputs, window=window, batches=batches, policy=policy, sampler=policy)
+train.task_function(**inputs, batches=batches, policy=policy, sampler=policy)
 """,
     ),
     (
@@ -127,7 +129,7 @@ def test_each_image_has_what_its_stages_import(tmp_path: Path) -> None:
     assert Run.from_json((tmp_path / "run").read_text()).name == "monday"
     assert (tmp_path / "runs" / "monday" / "policies" / "00001" / "model.safetensors").is_file()
     summary = json.loads((tmp_path / "runs" / "monday" / "summary.json").read_text())
-    assert summary["iterations"] == 1 and summary["games"] == 96
+    assert summary["iterations"] == 1 and summary["episodes"] == 96
     assert (tmp_path / "runs" / "monday" / "scored" / "00000").is_dir()
 
 

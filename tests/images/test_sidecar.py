@@ -16,11 +16,12 @@ from google.protobuf.json_format import MessageToDict
 
 from packages import NAMES, Templates, compiled, environment, package
 from tasks.environments import sidecar
+from tasks.environments.catalog import get_environment
+from tasks.environments.check import check_environment
 from tasks.resources import ROLES, read_roles
-from tasks.run.create import check_task
 
 ROOT = Path(__file__).parents[2]
-WITH = '{"rollout": {"sidecar": true}}'
+WITH = '{"rollout": {"sidecar": "blackjack"}}'
 # What `pyflyte run --remote --copy all` registers: a task, and the map over it, here serialised twice as by two loops.
 SENT_ALONG = """
 import json
@@ -39,6 +40,7 @@ get_serializable(OrderedDict(), settings, shards_of(2, 2))
 specs = [get_serializable(OrderedDict(), settings, one).to_flyte_idl() for one in (rollout_shard, shards_of(2, 2))]
 print(json.dumps([MessageToDict(spec.template.k8s_pod.pod_spec) for spec in specs]))
 """
+CONTAINER = sidecar.container("blackjack")
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -141,9 +143,9 @@ def test_the_sidecar_gets_no_token(spec: dict[str, Any]) -> None:
 
 
 def test_the_probes_see_whether_the_server_answers(openenv_server: Callable[..., AbstractContextManager[str]]) -> None:
-    arguments = dict(zip(sidecar.CONTAINER["args"][::2], sidecar.CONTAINER["args"][1::2], strict=True))
+    arguments = dict(zip(CONTAINER["args"][::2], CONTAINER["args"][1::2], strict=True))
     assert f"http://{arguments['--host']}:{arguments['--port']}" == sidecar.URL
-    commands = [sidecar.CONTAINER[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
+    commands = [CONTAINER[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
     with openenv_server("--max-sessions", arguments["--max-sessions"]) as url:
         for python, *words in commands:
             assert python == "python"
@@ -196,29 +198,31 @@ def test_code_that_is_sent_along_reaches_every_worker() -> None:
         assert primary["args"].count("pyflyte-fast-execute") == 1
         assert primary["args"][primary["args"].index("--") + 1] == command
         assert primary["args"][-2:] == ["task-name", "rollout_shard"]
-        assert beside["command"] == sidecar.CONTAINER["command"]
+        assert beside["command"] == CONTAINER["command"]
 
 
-def test_only_the_rollout_may_have_it() -> None:
+def test_only_the_rollout_may_have_it_and_it_serves_an_environment_that_there_is() -> None:
     with pytest.raises(ValueError) as caught:
-        read_roles('{"training": {"sidecar": true}}')
+        read_roles('{"training": {"sidecar": "blackjack"}}')
     assert str(caught.value) == (
-        "GRPO_RESOURCES.training.sidecar is True; allowed: false, only the rollout plays in the environment."
+        'GRPO_RESOURCES.training.sidecar is "blackjack"; allowed: null, only the rollout plays in the environment.'
     )
-    assert read_roles(WITH)["rollout"].sidecar and not read_roles("")["rollout"].sidecar
+    with pytest.raises(ValueError, match=r'^environment is "poker"; allowed: blackjack, '):
+        read_roles('{"rollout": {"sidecar": "poker"}}')
+    assert read_roles(WITH)["rollout"].sidecar == "blackjack" and read_roles("")["rollout"].sidecar is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.8.8"])
 def test_on_a_cluster_the_first_stage_asks_no_sidecar(host: str, closed_port: int) -> None:
-    inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": f"http://{host}:{closed_port}"}
-    assert check_task(**inputs, here=False) == {}
+    spec, url = get_environment("blackjack"), f"http://{host}:{closed_port}"
+    check_environment(spec, url, timeout_s=60, here=False)
     with pytest.raises(ConnectionError, match="nobody answers there"):
-        check_task(**inputs, here=True)
+        check_environment(spec, url, timeout_s=60, here=True)
 
 
 def test_on_a_cluster_it_asks_what_is_elsewhere_and_takes_only_urls(closed_port: int) -> None:
-    inputs = {"policy": "tiny", "environment": "blackjack", "here": False}
+    spec = get_environment("blackjack")
     with pytest.raises(ConnectionError, match="nobody answers there"):
-        check_task(**inputs, environment_url=f"http://0.0.0.0:{closed_port}")
+        check_environment(spec, f"http://0.0.0.0:{closed_port}", timeout_s=60, here=False)
     with pytest.raises(ValueError, match="it needs the form http://host:port"):
-        check_task(**inputs, environment_url="ws://127.0.0.1:8000")
+        check_environment(spec, "ws://127.0.0.1:8000", timeout_s=60, here=False)

@@ -15,7 +15,7 @@ import torch
 from tasks.policy.architectures import check_head_size
 from tasks.policy.checkpoint import check_checkpoint, digest, import_checkpoint, read_manifest, write_manifest
 from tasks.policy.vocabulary import tokens
-from tasks.run.create import check_task
+from tasks.run.create import check_policy
 
 
 @pytest.fixture
@@ -300,9 +300,9 @@ def test_heads_that_vllm_cannot_take_on_a_cpu(policy: Path) -> None:
     with pytest.raises(
         ValueError, match=r"^policy has head_dim 24 in its config.json; allowed: 32, 48, 64, .* a CPU\.$"
     ):
-        check_task(policy=str(policy), environment="blackjack", environment_url="")
+        check_policy(str(policy))
     # On a cluster the generator's pod has the GPU, not the one that checks the inputs.
-    check_task(policy=str(policy), environment="blackjack", environment_url="", here=False)
+    check_policy(str(policy), here=False)
 
 
 def test_the_check_imports_neither_torch_nor_transformers(policy: Path) -> None:

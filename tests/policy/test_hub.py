@@ -24,12 +24,13 @@ LOOK = """
 from tasks.config import GrpoConfig
 from tasks.run.create import check_inputs
 options = dict(run_name="", environment="blackjack", environment_url="", iterations=1, seed=0, lag=0)
-print(check_inputs(**options, policy={policy!r}, config=GrpoConfig())["model_type"])
+print(check_inputs(**options, policy={policy!r}, config=GrpoConfig())[1]["model_type"])
 """
 FETCH = """
 from tasks.config import GrpoConfig, Run
 from tasks.policy.task import initial_policy
-run = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///mlflow.db", policy={policy!r})
+names = dict.fromkeys(("token", "environment", "environment_url", "mlflow_run_id"), "")
+run = Run(**names, name="monday", seed=0, tracking_uri="sqlite:///mlflow.db", policy={policy!r})
 print(initial_policy(run=run, config=GrpoConfig()).path)
 """
 

@@ -10,7 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tasks.policy import named
 from tasks.policy.checkpoint import read_manifest, write_manifest
 from tasks.policy.task import fetched
-from tasks.run.create import check_task, start_of
+from tasks.run.create import check_policy, start_of
 from tasks.tracking import registry
 
 URI = "memory://bucket/policies/00032"
@@ -77,7 +77,7 @@ def test_a_version_in_object_storage_is_looked_at_and_then_downloaded(store: str
     folder, weights = named.look(URI, named.files_of)
     assert weights == ["model.safetensors"]
     assert (folder / "tokenizer.json").is_file() and not list(folder.glob("*.safetensors"))
-    known = check_task(policy=URI, environment="blackjack", environment_url="")
+    known = check_policy(URI)
     assert known == json.loads((tiny_policy / "config.json").read_text())
 
     assert read_manifest(fetched(URI)) == read_manifest(tiny_policy)
@@ -89,7 +89,7 @@ def test_a_version_in_object_storage_is_looked_at_and_then_downloaded(store: str
         named.find("models:/m/1")
     files.rm(URI, recursive=True)
     with pytest.raises(ValueError, match=f'policy is "{URI}", and nothing is there'):
-        check_task(policy=URI, environment="blackjack", environment_url="")
+        check_policy(URI)
 
 
 def test_a_run_that_goes_on_begins_where_it_began(store: str, tiny_policy: Path, newborn_policy: Path) -> None:

@@ -17,6 +17,7 @@ from rehearsal.moments import busy, uploading, written
 from rehearsal.values import NOTHING, key_of, literal, uri_of
 from small import SMALL
 from tasks.config import GrpoConfig, RolloutConfig
+from tasks.environments.catalog import get_environment
 from tasks.policy.checkpoint import read_manifest
 
 OF_ONE_RUN = ("seconds", "mlflow_run_id", "policy")
@@ -139,8 +140,8 @@ def retired(cluster: Cluster) -> set[str]:
     policy = first.outputs.literals["policy"]
     folders = Literal(collection=LiteralCollection(literals=[policy]))
     inputs = {"run": first.inputs.literals["run"], "folders": folders, "after": last.outputs.literals["policy"]}
-    retire = cluster.packaged.tasks["tasks.run.task.retire"]
-    cluster.execution("monday").run(retire, LiteralMap(literals=inputs), "retire")
+    apply_retention = cluster.packaged.tasks["tasks.run.task.apply_retention"]
+    cluster.execution("monday").run(apply_retention, LiteralMap(literals=inputs), "apply_retention")
     return {Path(key).name for key in cluster.storage.sizes(key_of(uri_of(policy)))}
 
 
@@ -182,7 +183,8 @@ def test_workers_that_are_pods_give_what_they_give_in_one_process(
 def without_second_worker(cluster: Cluster, case: Case, scratch: Path) -> dict[str, float]:
     """What a batch measures that goes without one of its two workers: a map task gives None for it."""
     (joined,) = (done for done in cluster.done if done.task == "tasks.rollout.task.join_rollout")
-    config = RolloutConfig.from_dict({**case.config["rollout"], "workers_needed": 0.5})
+    given = RolloutConfig.from_dict({**case.config["rollout"], "workers_needed": 0.5})
+    config = given.resolved(get_environment("blackjack").defaults)
     shards = LiteralCollection(literals=[joined.inputs.literals["shards"].collection.literals[0], NOTHING])
     inputs = {**joined.inputs.literals, "config": literal(config), "shards": Literal(collection=shards)}
     join = cluster.packaged.tasks[joined.task]

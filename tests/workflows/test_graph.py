@@ -25,6 +25,7 @@ from flytekit.types.directory import FlyteDirectory
 from tasks import resources
 from tasks.buffer.task import TrainingBatch
 from tasks.config import GrpoConfig, Run
+from tasks.environments.catalog import get_environment
 from workflows.grpo import SEGMENT, Progress, iterate
 
 ITERATIONS = 4
@@ -32,7 +33,15 @@ OTHER = '{"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 1}, "evaluat
 WORKERS = '{"rollout": {"workers": 4, "workers_needed": 0.75}}'
 IMAGES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in resources.IMAGES})
 SETTINGS = SerializationSettings(image_config=IMAGES, project="grpo", domain="development", version="1")
-RUN = Run("monday", "6f9c", 0, "blackjack", "", "4be1", "sqlite:///runs/mlflow.db")
+RUN = Run(
+    name="monday",
+    token="6f9c",
+    seed=0,
+    environment="blackjack",
+    environment_url="",
+    mlflow_run_id="4be1",
+    tracking_uri="sqlite:///runs/mlflow.db",
+)
 
 GPU = Resources.ResourceName.GPU
 
@@ -64,7 +73,7 @@ def compiled(
             first=first,
             iterations=iterations or end,
             lag=lag,
-            config=GrpoConfig.from_json(config),
+            config=GrpoConfig.from_json(config).resolved(get_environment("blackjack").defaults),
             begin=begin,
             end=end,
             training_batch=TrainingBatch(),
@@ -146,13 +155,13 @@ def test_a_training_goes_on_from_the_last_and_is_told_who_sampled(lag: int) -> N
         assert inputs["policy"] == ([(("train", v - 1), "policy")] if v else [])  # the first is an input of the graph
         assert inputs["state"] == ([(("train", v - 1), "state")] if v else [])
         assert inputs["sampler"] == found.inputs["rollout", v]["policy"]
-        assert inputs["window"] == [(("select_training_batch", v), "o0")]
+        assert inputs["training_batch"] == [(("select_training_batch", v), "o0")]
         assert found.inputs["select_training_batch", v]["before"] == (
             [(("select_training_batch", v - 1), "o0")] if v else []
         )
 
 
-def test_a_window_reaches_max_age_versions_back() -> None:
+def test_a_training_batch_reaches_max_age_versions_back() -> None:
     found = graph(lag=0, config=OTHER)
     for v in range(ITERATIONS):
         reach = [(("compute_advantages", b), "o0") for b in range(max(0, v - 1), v + 1)]
@@ -251,7 +260,7 @@ def test_ten_thousand_iterations_are_a_chain_of_chains_of_segments() -> None:
     part = spans(compiled(0, "{}", 7500, 10_000, 10_000))
     assert part == [(begin, begin + SEGMENT) for begin in range(7500, 10_000, SEGMENT)] and len(part) == 50
     last = Counter(stage for stage, _ in nodes_of(compiled(1, "{}", 9950, 10_000, **handed_on(9950))))
-    stages = ("rollout", "score_reference", "compute_advantages", "select_training_batch", "train", "retire")
+    stages = ("rollout", "score_reference", "compute_advantages", "select_training_batch", "train", "apply_retention")
     assert last == {**dict.fromkeys(stages, SEGMENT), "evaluate": 7}  # 9952, 9960, … 10,000
     assert len(whole) + len(part) + sum(last.values()) == 361
 
@@ -304,7 +313,7 @@ def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
     assert training_batch == [f"s3://bucket/batches/0000{v}" for v in (2, 3, 4)][-GrpoConfig().buffer.max_age :]
     assert "evaluate" not in nodes  # neither the sixth nor the seventh
     # Training 5 makes version 6; versions 6, 5 and 4 stay, and the trainer state of version 3 goes.
-    assert [[uri(b) for b in inputs["folders"].collection.bindings] for inputs in nodes["retire"]] == [
+    assert [[uri(b) for b in inputs["folders"].collection.bindings] for inputs in nodes["apply_retention"]] == [
         ["s3://bucket/states/00003"],
         ["s3://bucket/states/00004"],
     ]
@@ -312,10 +321,10 @@ def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
 
 def test_policies_are_left_behind_but_those_that_retention_or_an_evaluation_keeps() -> None:
     found = graph(lag=0, config='{"retention": {"every": 10}, "evaluation": {"every": 1}}')
-    assert found.inputs["retire", 0]["folders"] == [(("train", 0), "state")]
+    assert found.inputs["apply_retention", 0]["folders"] == [(("train", 0), "state")]
     found = graph(lag=0, config='{"retention": {"every": 10}}')
-    assert found.inputs["retire", 0]["folders"] == [(("train", 0), "state"), (("train", 0), "policy")]
-    assert found.inputs["retire", 0]["after"] == [(("train", 3), "policy")]
+    assert found.inputs["apply_retention", 0]["folders"] == [(("train", 0), "state"), (("train", 0), "policy")]
+    assert found.inputs["apply_retention", 0]["after"] == [(("train", 3), "policy")]
 
 
 def train_nodes(training: dict[str, int]) -> tuple[list[Node], TaskTemplate]:
@@ -359,10 +368,9 @@ def test_only_the_training_knows_of_the_ranks_and_the_cache_of_none() -> None:
     assert template.metadata.cache_ignore_input_vars == ("training",)
     for node in nodes:
         config, training = settings(node, "config"), settings(node, "training")
-        assert training == {**config["training"], **shape} and training["epochs"] == 3
-        assert [config["training"][name] for name in shape] == [1, 1, 1]
+        assert training == {**config["training"], **shape, "nodes": 1} and training["epochs"] == 3
     given = [settings(node, "config") for node in compiled(lag=0, config=json.dumps({"training": shape})).nodes]
-    assert all(config["training"]["ranks"] == 1 for config in given if "training" in config)
+    assert not [name for config in given for name in shape if name in config.get("training", {})]
     assert sum("training" in config for config in given) == 4 * ITERATIONS + 2
 
 

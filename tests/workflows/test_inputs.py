@@ -1,6 +1,8 @@
 """What `pyflyte run` says of its inputs: all of them in its help, and one sentence where one is wrong."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from flytekit.clis.sdk_in_container import pyflyte
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 
 from tasks.config import GrpoConfig
-from tasks.run.task import create_run
+from tasks.environments.catalog import get_environment
+from tasks.run.task import Created, create_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +25,7 @@ def pyflyte_run(*arguments: str) -> Result:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "600")
     return tmp_path
 
 
@@ -49,10 +52,22 @@ def test_help_explains_every_input():
         assert f"--{name}" in shown
 
 
+def test_help_fits_on_a_screen_and_loads_nothing_heavy(home: Path):
+    shown = pyflyte_run("--help").output
+    assert "see tasks/config.py. [default: {}]" in " ".join(shown.replace("│", " ").split())
+    assert len(shown.splitlines()) < 60
+    code = (
+        "import sys, workflows.grpo, workflows.retraining; "
+        "print([m for m in ('torch', 'vllm', 'mlflow', 'openenv', 'pyspiel', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack.'),
+        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack, or package.module of a module with'),
         (["--iterations", "0"], "iterations is 0; allowed: 1 or more."),
         (["--lag", "2"], "lag is 2; allowed: 0 or 1."),
         (["--run_name", "a/b"], 'run_name is "a/b"; allowed: letters, digits,'),
@@ -84,11 +99,22 @@ def test_help_explains_every_input():
             ["--config", '{"training": {"ranks": 4, "nodes": 2}}'],
             "training.nodes is 2; allowed: 1 on a single machine.",
         ),
-        (["--config", '{"rollout": {"top_p": 0.9}}'], "rollout.top_p is 0.9; allowed: 1, "),
-        (["--config", '{"rollout": {"top_k": 5}}'], "rollout.top_k is 5; allowed: 0, "),
+        (["--config", '{"rollout": {"groups": 0}}'], "rollout.groups is 0; allowed: 1 or more."),
+        (
+            ["--config", '{"rollout": {"max_groups": 511}}'],  # of the environment's 512
+            "rollout.max_groups is 511; allowed: rollout.groups (512) or more.",
+        ),
+        (
+            ["--config", '{"rollout": {"environment_options": {"decks": 6}}}'],
+            'an option of the environment is "decks"; allowed: none, blackjack has no options.',
+        ),
+        (
+            ["--config", '{"training": {"seq_len": 2048}}'],
+            "rollout.max_episode_tokens is 2048; allowed: at most the policy's max_position_embeddings, 1024; ",
+        ),
         (
             ["--config", '{"algorithm": {"name": "ppo"}}'],
-            'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo, cispo.',
+            'algorithm.name is "ppo"; allowed: grpo, dr_grpo, dapo, gspo or cispo.',
         ),
         (
             ["--lag", "1", "--config", '{"buffer": {"max_age": 0}}'],
@@ -127,6 +153,33 @@ def test_policy_directories_that_cannot_be_trained_are_refused(home: Path):
         assert not (home / "runs").exists()
 
 
+def created(name: str, config: dict, **more: object) -> Created:
+    inputs = {"policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0, "lag": 0, **more}
+    return create_run(run_name=name, iterations=2, config=GrpoConfig.from_dict(config), **inputs)
+
+
+def test_a_run_goes_on_with_the_same_inputs_and_any_ranks(home: Path):
+    given = {"rollout": {"groups": 64}}
+    first = created("monday", given)
+    assert first.run.given.to_dict() == given
+    assert (first.config.rollout.groups, first.config.rollout.max_groups) == (64, 4096)
+    assert created("monday", given) == first
+    again = created("monday", {**given, "training": {"ranks": 2}})
+    assert again.run == first.run and again.config.training.ranks == 2
+    for config, key in (({}, "config"), ({"rollout": {"groups": 65}}, "config")):
+        with pytest.raises(ValueError, match=f'run_name is "monday", a run with another {key}; allowed: the same'):
+            created("monday", config)
+    with pytest.raises(ValueError, match='run_name is "monday", a run with another seed; allowed: the same inputs'):
+        created("monday", given, seed=1)
+    # Other defaults, of the environment or of this project, make it another run too.
+    record = home / "runs" / "monday" / "run.json"
+    known = json.loads(record.read_text())
+    known["config"]["training"]["epochs"] = 7
+    record.write_text(json.dumps(known))
+    with pytest.raises(ValueError, match="a run with another config; allowed: the same inputs"):
+        created("monday", given)
+
+
 def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -137,12 +190,14 @@ def test_a_pod_of_a_cluster_leaves_the_memory_to_the_stages(
     context = FlyteContextManager.current_context()
     remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
     with FlyteContextManager.with_context(context.with_execution_state(remote)):
-        run = create_run.task_function(**inputs, **numbers, config=config)
+        run, resolved = create_run.task_function(**inputs, **numbers, config=config)
     assert "run monday, expected memory in GiB: training " in capsys.readouterr().out
     assert run.name == "monday" and (home / "runs" / "monday" / "run.json").is_file()
+    assert run.given == config and resolved == config.resolved(get_environment("blackjack").defaults)
 
     from tasks.tracking.mlflow_store import client
 
     known = client(run.tracking_uri).get_run(run.mlflow_run_id).data.params
+    assert (known["tiny.hidden_size"], known["rollout.groups"], known["training.seq_len"]) == ("65536", "512", "256")
     assert float(known["memory.expected_training_gib"]) > 50_000
     assert float(known["memory.expected_libraries_gib"]) == 0.8

@@ -29,9 +29,8 @@ METRICS = (
 DEFAULTS: Mapping[str, Any] = {
     "rollout": {"max_tokens": 4, "max_turns": 16, "group_size": 2, "groups": 512, "max_groups": 4096},
     "algorithm": {"kl_coefficient": 0.15},
-    "training": {"epochs": 2, "minibatch_size": 64, "learning_rate": 5e-4, "warmup_iterations": 4, "seq_len": 256},
+    "training": {"epochs": 2, "learning_rate": 5e-4, "warmup_iterations": 4, "seq_len": 256},
     "evaluation": {"tasks": 8192},
-    "tiny": {"cold_start_demonstrations": 2048, "cold_start_steps": 300, "cold_start_batch": 32},
 }
 
 

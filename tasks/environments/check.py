@@ -1,0 +1,57 @@
+"""What is checked of an environment before any work, in about a second."""
+
+import asyncio
+import ipaddress
+from urllib.parse import urlsplit
+
+from tasks.environments.interface import EnvironmentSpec, Message, Split, Task
+
+TASKS = 64  # of each split
+
+
+def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here: bool = True) -> None:
+    """Begin an episode in this process, or on the server at `url`; a call may take `timeout_s`.
+
+    Not `here`, on a cluster, a server on the loopback interface is a container of another pod, the rollout's, and gets
+    no request. Raises ValueError, in one sentence, for tasks or resets that are not as the interface says; and what the
+    environment's client raises where no server answers.
+    """
+    train, test = _tasks(spec, "train", TASKS), _tasks(spec, "test", min(TASKS, spec.test_tasks or TASKS))
+    if both := {task.id for task in train} & {task.id for task in test}:
+        raise ValueError(f'environment is "{spec.name}", and task {min(both)} is both a training and a test task.')
+    if here or not _on_loopback(url):
+        first, *again = asyncio.run(_resets(spec, url, train[0], timeout_s))
+        if again and again[0] != first:
+            task = train[0].id
+            raise ValueError(f'environment is "{spec.name}", and two resets with task {task} give other messages.')
+
+
+def _tasks(spec: EnvironmentSpec, split: Split, count: int) -> list[Task]:
+    tasks, again = ([spec.task(split, index) for index in range(count)] for _ in range(2))
+    if tasks != again:
+        raise ValueError(f'environment is "{spec.name}", and its {split} tasks are others each time.')
+    return tasks
+
+
+async def _resets(spec: EnvironmentSpec, url: str, task: Task, timeout_s: float) -> list[list[Message]]:
+    """The first messages: of one reset of a server, of two in this process, which must agree."""
+    environment = spec.make(url)
+    try:
+        times = 1 if url else 2
+        return [list((await asyncio.wait_for(environment.reset(task), timeout_s)).messages) for _ in range(times)]
+    except TimeoutError:
+        where = f'environment_url is "{url}"' if url else f'environment is "{spec.name}"'
+        raise TimeoutError(f"{where}: a reset had no answer within {timeout_s:g} s.") from None
+    finally:
+        await environment.close()
+
+
+def _on_loopback(url: str) -> bool:
+    """Whether this is the http(s) URL of a server on the machine, or in the pod, of its client."""
+    found = urlsplit(url)
+    if found.scheme not in ("http", "https") or not found.hostname:
+        return False
+    try:
+        return ipaddress.ip_address(found.hostname).is_loopback
+    except ValueError:  # a name
+        return found.hostname == "localhost"
