@@ -1,4 +1,4 @@
-"""What people see of BlackJack: its metrics, the exact values of its baselines, its keys of summary.json, its heat map."""
+"""What people see of BlackJack: metrics, exact values of the baselines, keys of summary.json, the heat map."""
 
 from dataclasses import replace
 from math import sqrt

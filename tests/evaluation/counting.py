@@ -1,4 +1,4 @@
-"""A tiny environment as somebody could write it: say the numbers from 1 to N. It has no baselines, metrics or figures."""
+"""A tiny environment as somebody could write it, without baselines, metrics or figures: say the numbers from 1 to N."""
 
 from collections.abc import Sequence
 
