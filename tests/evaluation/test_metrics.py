@@ -55,7 +55,7 @@ def test_an_episode_that_failed_counts_only_as_an_error() -> None:
     for name in ("invalid", "truncated"):
         assert together.metrics[name] == alone.metrics[name] and alone.metrics[name].mean == pytest.approx(1 / 3)
     assert (alone.metrics["error"].mean, together.metrics["error"].mean) == (0, 0.25)
-    with pytest.raises(RuntimeError, match="1 of 2 episodes ended without an error, .*: the server went away$"):
+    with pytest.raises(RuntimeError, match=r"1 of 2 episodes ended without an error, .*: the server went away$"):
         measure(spec, [played[0], failed])
 
 
