@@ -8,9 +8,8 @@ from tasks.config import AlgorithmConfig, GrpoConfig, LoraConfig, RolloutConfig,
 from tasks.environments.interface import Metric
 from tasks.evaluation.description import command, description
 from tasks.evaluation.records import Evaluation, Mean, Results
-from tasks.evaluation.settings import Origin
+from tasks.evaluation.settings import Origin, flat
 from tasks.policy.checkpoint import Manifest
-from tasks.run.create import _flat
 
 RUN = Run("monday", "6f9c", 3, "counting", "", "4be1", "sqlite:///mlflow.db", policy="tiny")
 SPEC = replace(COUNTING, metrics=(Metric("wins", "wins", ".1%"), Metric("regret", "regret", headline=True)))
@@ -36,8 +35,8 @@ SET = GrpoConfig(
 
 def kept(config: GrpoConfig) -> dict[str, str]:
     """Parameters as MLflow keeps them."""
-    flat = _flat({**INPUTS, "iterations": 2, "seed": 3, "lag": 1, "config": config.to_dict()})
-    return {name: str(value) for name, value in flat.items()}
+    given = {**INPUTS, "iterations": 2, "seed": 3, "lag": 1, **flat(config.to_dict())}
+    return {name: str(value) for name, value in given.items()}
 
 
 def test_the_result_stands_beside_the_first_baseline_and_the_policy_before() -> None:
