@@ -286,7 +286,7 @@ def test_tools_have_spans_and_examples_in_the_prompt_have_none(uri: str) -> None
         ("python", "TOOL"),
         ("turn 2", "CHAT_MODEL"),
     ]
-    assert (tool.inputs, tool.outputs) == ('{"code": "1+1"}', "2")
+    assert (tool.inputs, tool.outputs) == ({"code": "1+1"}, "2")
     function = {"name": "python", "arguments": '{"code": "1+1"}'}
     reply = first.outputs["choices"][0]["message"]
     assert reply["tool_calls"] == [{"id": "c1", "type": "function", "function": function}]
