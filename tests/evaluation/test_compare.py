@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from small import SMALL
-from tasks.config import GrpoConfig, RolloutConfig, TrainingConfig
+from tasks.config import RolloutConfig, TinyPolicyConfig, TrainingConfig
 from tasks.evaluation.compare import Comparison, check_tasks, compare_into, paired, read_comparison
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
 from tasks.seeds import fresh_seed
@@ -69,7 +69,7 @@ def test_two_policies_on_the_tasks_of_an_evaluation(newborn_policy: Path, tmp_pa
 
     rollout = RolloutConfig(max_tokens=4)
     stands = tmp_path / "stands"  # with this seed the reply that is likelier by a hair is STAND
-    make_tiny(stands, GrpoConfig.from_dict(SMALL).tiny, TrainingConfig(), "blackjack", seed=1796004000)
+    make_tiny(stands, TinyPolicyConfig.from_dict(SMALL["tiny"]), TrainingConfig(), "blackjack", seed=1796004000)
     task_set = TaskSet("blackjack", tasks=200, seed=3)
     found = compare_into(tmp_path / "it", stands, newborn_policy, rollout, task_set)
     evaluations = [evaluate_policy(folder, rollout, task_set) for folder in (stands, newborn_policy)]
