@@ -68,8 +68,8 @@ def test_two_policies_on_the_tasks_of_an_evaluation(newborn_policy: Path, tmp_pa
     from tasks.training.cold_start import make_tiny
 
     rollout = RolloutConfig(max_tokens=4)
-    stands = tmp_path / "stands"  # with this seed the reply that is likelier by a hair is STAND
-    make_tiny(stands, TinyPolicyConfig.from_dict(SMALL["tiny"]), TrainingConfig(), "blackjack", seed=1796004000)
+    stands = tmp_path / "stands"  # with this seed STAND is slightly likelier than HIT
+    make_tiny(stands, TinyPolicyConfig.from_dict(SMALL["tiny"]), TrainingConfig(), "blackjack", seed=0)
     task_set = TaskSet("blackjack", tasks=200, seed=3)
     found = compare_into(tmp_path / "it", stands, newborn_policy, rollout, task_set)
     evaluations = [evaluate_policy(folder, rollout, task_set) for folder in (stands, newborn_policy)]
