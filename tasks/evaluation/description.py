@@ -1,6 +1,6 @@
 """What stands under a run's name in MLflow: its result, what was trained, where the policy is, how to train it again.
 
-**Expected reward -0.048 ±0.021** an episode of blackjack; on the same 8,192 test tasks optimum gets -0.036, …
+**Expected reward -0.048 ±0.021** an episode of blackjack; on the same 8,192 test tasks the baseline optimum gets …
 """
 
 import json
@@ -29,7 +29,7 @@ def description(
     """Markdown. `episodes` were played in the training, `uri` is where its last policy stays; without an `origin`,
     where MLflow did not answer, it does not say what made the run."""
     first, last = evaluations[0], evaluations[-1]
-    baseline = {display_name(name): found for name, found in list(last.baselines.items())[:1]}
+    baseline = {f"the baseline {display_name(name)}": found for name, found in list(last.baselines.items())[:1]}
     others = {**baseline, "the policy before training": first}
     compared = ", ".join(f"{name} gets {cell(REWARD, found, interval=False)}" for name, found in others.items())
     metrics = headline_text(headlines(spec)[1:], last, ", ")

@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_hex
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tasks.evaluation.records import Mean
 from tasks.evaluation.table import minus
 from tasks.history import Distribution
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def learning_curve(
     training: Sequence[tuple[int, float]] = (),
     unusable: Sequence[tuple[int, float]] = (),
     theme: Theme = LIGHT,
-) -> "Figure":
+) -> Figure:
     """Reward on test tasks against episodes played, with its 95 % band.
 
     `points` hold (episodes played, reward) of each evaluation, `baselines` mean rewards, `{"random": -0.39}`;
@@ -94,7 +97,7 @@ def learning_curve(
     return figure
 
 
-def _name_lines(axes: "Axes", lines: Mapping[str, float]) -> None:
+def _name_lines(axes: Axes, lines: Mapping[str, float]) -> None:
     """Names at the right of horizontal lines; those of lines close together are pushed apart."""
     low, high = axes.get_ylim()
     lowest = -math.inf
@@ -112,7 +115,7 @@ def _name_lines(axes: "Axes", lines: Mapping[str, float]) -> None:
         )
 
 
-def _unusable_share(axes: "Axes", shares: Sequence[tuple[int, float]], theme: Theme) -> None:
+def _unusable_share(axes: Axes, shares: Sequence[tuple[int, float]], theme: Theme) -> None:
     x, y = [played / 1000 for played, _ in shares], [share for _, share in shares]
     axes.plot(x, y, color=theme.palette[5], linewidth=2)
     _percent(axes)
@@ -127,7 +130,7 @@ def stage_times(
     times: Mapping[str, Sequence[float]],
     title: str = "Where the time goes",
     theme: Theme = LIGHT,
-) -> "Figure":
+) -> Figure:
     """Seconds of each of these iterations, stacked by stage; the legend gives each stage's share of the whole."""
     with figure_of((10, 4.8), title, theme) as figure:
         axes = figure.subplots()
@@ -136,7 +139,7 @@ def stage_times(
         colours = [theme.palette[i % len(theme.palette)] for i in range(len(times))]
         _bars(axes, iterations, dict(zip(labels, times.values(), strict=True)), colours, BESIDE)
         _open_axes(axes, theme)
-        _whole_numbers(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("iteration")
         axes.set_ylabel("seconds")
     return figure
@@ -150,7 +153,7 @@ def distributions(
     outcomes: Sequence[Mapping[str, int]],
     title: str = "What the episodes were like",
     theme: Theme = LIGHT,
-) -> "Figure":
+) -> Figure:
     """Outcomes (where there are several), rewards, replies and sampled tokens of the episodes of each policy version,
     one panel each.
 
@@ -173,26 +176,25 @@ def distributions(
             axes.set_title(minus(f"{name}{mean}"), loc="left", fontsize=13)
             _open_axes(axes, theme)
         panels[-1].set_xlabel("policy version that played")
-        _whole_numbers(panels[-1])
+        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
-def _outcomes(axes: "Axes", versions: Sequence[int], outcomes: Sequence[Mapping[str, int]], theme: Theme) -> None:
+def _outcomes(axes: Axes, versions: Sequence[int], outcomes: Sequence[Mapping[str, int]], theme: Theme) -> None:
     """Shares of each outcome, the most frequent of all iterations below."""
     totals = {name: sum(found.get(name, 0) for found in outcomes) for found in outcomes for name in found}
     names = sorted(totals, key=lambda name: -totals[name])[: len(theme.palette)]
     counted = {name: [found.get(name, 0) for found in outcomes] for name in names}
-    _shares(axes, versions, counted, [sum(found.values()) for found in outcomes], theme.palette)
+    colours = theme.palette[2:] + theme.palette[:2]  # not first those that mean high and low below
+    _shares(axes, versions, counted, [sum(found.values()) for found in outcomes], colours)
     axes.set_title("outcome", loc="left", fontsize=13)
     _open_axes(axes, theme)
 
 
 def _stacked(
-    axes: "Axes", versions: Sequence[int], found: Sequence[Distribution], theme: Theme, *, rewards: bool
+    axes: Axes, versions: Sequence[int], found: Sequence[Distribution], theme: Theme, *, rewards: bool
 ) -> None:
     """Shares of each value, the lowest below."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
-
     values = sorted({value for distribution in found for value, _ in distribution.counts})
     shown = values[:STACKED]
     shades = LinearSegmentedColormap.from_list("shades", (LOW, theme.neutral, HIGH) if rewards else COUNTS)
@@ -207,7 +209,7 @@ def _stacked(
 
 
 def _shares(
-    axes: "Axes",
+    axes: Axes,
     versions: Sequence[int],
     counted: Mapping[str, Sequence[int]],
     totals: Sequence[int],
@@ -225,11 +227,9 @@ def _shares(
 
 
 def _bars(
-    axes: "Axes", places: Sequence[int], named: Mapping[str, Sequence[float]], colours: Sequence[str], legend: Mapping
+    axes: Axes, places: Sequence[int], named: Mapping[str, Sequence[float]], colours: Sequence[str], legend: Mapping
 ) -> None:
     """Stacked bars and a legend in the same order, the first below."""
-    import numpy as np
-
     width = 0.85 * float(np.median(np.diff(places))) if len(places) > 1 else 0.85
     below = np.zeros(len(places))
     for (label, values), colour in zip(named.items(), colours, strict=False):
@@ -240,7 +240,7 @@ def _bars(
         axes.legend(handles[::-1], labels[::-1], **legend)
 
 
-def _bands(axes: "Axes", versions: Sequence[int], found: Sequence[Distribution], theme: Theme) -> None:
+def _bands(axes: Axes, versions: Sequence[int], found: Sequence[Distribution], theme: Theme) -> None:
     low, lower, median, upper, high = zip(*(d.quantiles for d in found), strict=True) if found else [()] * 5
     colour = theme.palette[0]
     axes.fill_between(versions, low, high, color=colour, alpha=0.18, linewidth=0, label="90 % of episodes")
@@ -250,13 +250,13 @@ def _bands(axes: "Axes", versions: Sequence[int], found: Sequence[Distribution],
     axes.legend(**BESIDE)
 
 
-def save(figure: "Figure", path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Write a PNG; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(figure))
 
 
-def png(figure: "Figure") -> bytes:
+def png(figure: Figure) -> bytes:
     """A figure as a PNG."""
     written = io.BytesIO()
     figure.savefig(written, dpi=150, format="png")
@@ -264,12 +264,8 @@ def png(figure: "Figure") -> bytes:
 
 
 @contextmanager
-def figure_of(size: tuple[float, float], title: str, theme: Theme) -> "Iterator[Figure]":
+def figure_of(size: tuple[float, float], title: str, theme: Theme) -> Iterator[Figure]:
     """A figure of this size in inches, with a title, in the colours of a theme."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     style = {
         "font.size": 12,
         "text.color": theme.ink,
@@ -286,20 +282,16 @@ def figure_of(size: tuple[float, float], title: str, theme: Theme) -> "Iterator[
         yield figure
 
 
-def _open_axes(axes: "Axes", theme: Theme) -> None:
+def _open_axes(axes: Axes, theme: Theme) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=theme.faint, alpha=0.2)
     axes.set_axisbelow(True)
 
 
-def _percent(axes: "Axes") -> None:
-    from matplotlib.ticker import PercentFormatter
-
+def _percent(axes: Axes) -> None:
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
-def _whole_numbers(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

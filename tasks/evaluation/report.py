@@ -4,8 +4,11 @@ whole run."""
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from tasks.config import RolloutConfig, Run
 from tasks.environments.catalog import get_environment
@@ -22,9 +25,6 @@ from tasks.history import Iteration, episodes_before, read_history
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
 from tasks.tracking import console, mlflow_run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PICTURES, REPORT, SUMMARY = "pictures", "report.html", "summary.json"
 SEEN = 0.1  # the share of invalid and truncated episodes above which the learning curve has a panel of them
@@ -143,10 +143,12 @@ def draw(
             "Seconds of each iteration by stage, evaluations left out.",
             lambda theme: stage_times(versions, times, theme=theme),
         ),
-        **{figure.name: (figure.caption, _own(run, figure, last)) for figure in spec.figures},
+        **{
+            figure.name: (
+                figure.caption,
+                partial(figure.draw, last.details, f"{run.name}: policy {last.policy_version}"),
+            )
+            for figure in spec.figures
+        },
     }
     return {name: Picture(alt, png(make(LIGHT)), png(make(DARK))) for name, (alt, make) in named.items()}
-
-
-def _own(run: Run, figure: Any, last: Evaluation) -> Callable[[Theme], "Figure"]:
-    return lambda theme: figure.draw(last.details, f"{run.name}: policy {last.policy_version}", theme)

@@ -8,9 +8,7 @@ often; such a mistake costs a difference too small to be measured. Each comparis
 one comparison, at its end: there is no second try, and no best of several.
 """
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 from tasks.config import Record, Run
 from tasks.evaluation.compare import Comparison
@@ -33,7 +31,7 @@ class Decision(Record):
 
 
 def decide(run: Run, version: registry.Version, comparison: Comparison) -> Decision:
-    """Promote the version when it is surely better than the champion; note the decision with the version and the run."""
+    """Promote the version when it is surely better than the champion; note the decision with version and run."""
     uri, model = run.tracking_uri, version.model
     found = comparison.in_words
     if comparison.surely_better:
@@ -43,17 +41,7 @@ def decide(run: Run, version: registry.Version, comparison: Comparison) -> Decis
         stays = f"version {present.number} of {model} stays champion" if present else f"{model} has no champion yet"
         than = "it" if present else "what it was trained from"
         promoted, why = False, f"{stays}, version {version.number} is not surely better than {than}: {found}"
-    numbers = {
-        "difference": comparison.difference,
-        "difference_ci95": comparison.difference_ci95,
-        "tasks": comparison.tasks,
-        "seed": comparison.seed,
-    }
+    numbers = {name: getattr(comparison, name) for name in ("difference", "difference_ci95", "tasks", "seed")}
     compared = {f"comparison.{name}": value for name, value in numbers.items()}
     registry.note(uri, model, version.number, why, run_id=run.mlflow_run_id, **compared)
-    return Decision(promoted=promoted, why=why, model=model, version=version.number, **numbers)  # type: ignore[arg-type]
-
-
-def write_decision(path: Path, decision: Decision) -> None:
-    """Write it as JSON."""
-    path.write_text(json.dumps(asdict(decision), indent=1) + "\n")
+    return Decision(promoted=promoted, why=why, model=model, version=version.number, **numbers)

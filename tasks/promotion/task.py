@@ -1,5 +1,6 @@
 """Flyte shells around the champion: what a retraining starts from, whether it is promoted; promotion by hand."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -42,12 +43,12 @@ def decide_promotion(
     evaluations: list[FlyteDirectory],
     comparison: FlyteDirectory,
 ) -> FlyteFile:
-    """Promote the last of the policies, or leave the champion; prints which and why, and returns it as promotion.json."""
+    """Promote the last of the policies, or leave the champion; print which and why, and return it as promotion.json."""
     from tasks.evaluation.compare import read_comparison
-    from tasks.evaluation.registered import candidate
     from tasks.evaluation.records import read_evaluation
+    from tasks.evaluation.registered import candidate
     from tasks.folders import run_folder
-    from tasks.promotion.decide import decide, write_decision
+    from tasks.promotion.decide import decide
     from tasks.tracking import console, registry
 
     with stage_context(run):
@@ -58,7 +59,7 @@ def decide_promotion(
         decision = decide(run, version, read_comparison(Path(comparison.download())))
         path = run_folder(run.name) / "promotion.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
-        write_decision(path, decision)
+        path.write_text(json.dumps(decision.to_dict(), indent=1) + "\n")
         console.stage(decision.why)
     return FlyteFile(str(path))
 

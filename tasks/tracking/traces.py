@@ -89,14 +89,11 @@ def is_traced(iteration: int, iterations: int, slots: int) -> bool:
     return iteration in {round(i * (iterations - 1) / max(1, slots - 1)) for i in range(slots)}
 
 
-def _id(run: Run, row: Row, *parts: object, size: int) -> str:
-    """A number made from the run, the trajectory and a name, in hexadecimal digits, `size` bytes of them."""
+def _id(run: Run, row: Row, *parts: object, size: int = 16) -> str:
+    """A number of `size` bytes made from the run, the trajectory and a name, in hexadecimal digits; without a name the
+    trace's."""
     text = "/".join(map(str, (run.mlflow_run_id, row["trajectory_id"], *parts)))
     return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
-
-
-def _trace_id(run: Run, row: Row) -> str:
-    return _id(run, row, size=16)
 
 
 def _replies(row: Row) -> list[int]:
@@ -113,7 +110,7 @@ def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, 
     asked = messages[: replies[0] if replies else None][-1:]
     said = ", ".join(messages[place]["content"] or "" for place in replies)
     return TraceInfo(
-        trace_id=f"tr-{_trace_id(run, row)}",
+        trace_id=f"tr-{_id(run, row)}",
         client_request_id=row["trajectory_id"],
         trace_location=TraceLocation.from_experiment_id(experiment),
         request_time=int(started * 1000),
@@ -152,11 +149,11 @@ def _assessments(run: Run, row: Row, iteration: int, now: float) -> "list[Assess
                 name=name,
                 value=round(value, 6),  # float32 has no more digits
                 source=AssessmentSource("CODE", run.environment if name in own else "grpo"),
-                trace_id=f"tr-{_trace_id(run, row)}",
+                trace_id=f"tr-{_id(run, row)}",
                 create_time_ms=int(now * 1000),
                 last_update_time_ms=int(now * 1000),
             )
-            feedback.assessment_id = f"a-{_id(run, row, name, size=16)}"
+            feedback.assessment_id = f"a-{_id(run, row, name)}"
             assessments.append(feedback)
     return assessments
 
@@ -168,43 +165,26 @@ def _spans(run: Run, row: Row, started: float, seconds: float) -> "Iterator[Span
     evenly.
     """
     messages, replies = [_chat(message) for message in row["messages"]], _replies(row)
+    calls = {call["id"]: call["function"] for message in messages for call in message.get("tool_calls", ())}
     tools = [place for place, message in enumerate(messages) if message["role"] == "tool"]
-    places = sorted(replies + [place for place in tools if replies and place > replies[0]])
+    places = sorted({*replies, *(place for place in tools if replies and place > replies[0])})
     times = np.linspace(started, started + seconds, len(places) + 1)
     ended = {name: row[name] for name in ("outcome", "finish_reason", "error") if row[name]}
-    yield _span(
-        run,
-        row,
-        0,
-        f"episode {row['trajectory_id']}",
-        "AGENT",
-        (times[0], times[-1]),
-        inputs={"task": row["task_id"], "seed": str(row["seed"]), "group": row["group_id"]},
-        outputs={"reward": row["raw_reward"], **ended},
-        error=row["error"],
-    )
-    calls = {call["id"]: call["function"] for message in messages for call in message.get("tool_calls", ())}
+    about = {"task": row["task_id"], "seed": str(row["seed"]), "group": row["group_id"]}
+    name, whole = f"episode {row['trajectory_id']}", (times[0], times[-1])
+    yield _span(run, row, 0, name, "AGENT", whole, about, {"reward": row["raw_reward"], **ended}, error=row["error"])
     for number, (place, between) in enumerate(zip(places, itertools.pairwise(times), strict=True), start=1):
         message = messages[place]
         if message["role"] == "tool":
             call = calls.get(message.get("tool_call_id"), {"name": "tool", "arguments": ""})
-            inputs: Any = call["arguments"]
-            yield _span(run, row, number, call["name"], "TOOL", between, inputs=inputs, outputs=message["content"])
-        else:
-            answered = {name: row["messages"][place][name] for name in ("reward", "note")}
-            yield _span(
-                run,
-                row,
-                number,
-                f"turn {replies.index(place) + 1}",
-                "CHAT_MODEL",
-                between,
-                inputs={"messages": messages[:place]},
-                outputs={"choices": [{"message": message}]},
-                observation=messages[place - 1]["content"],
-                reply=message["content"],
-                **{name: value for name, value in answered.items() if value not in (None, "")},
-            )
+            yield _span(run, row, number, call["name"], "TOOL", between, call["arguments"], message["content"])
+            continue
+        answered = {key: row["messages"][place][key] for key in ("reward", "note")}
+        seen: dict[str, Any] = {"observation": messages[place - 1]["content"], "reply": message["content"]}
+        seen |= {key: value for key, value in answered.items() if value not in (None, "")}
+        prompt, choices = {"messages": messages[:place]}, {"choices": [{"message": message}]}
+        turn = f"turn {replies.index(place) + 1}"
+        yield _span(run, row, number, turn, "CHAT_MODEL", between, prompt, choices, **seen)
 
 
 def _chat(message: Row) -> dict[str, Any]:
@@ -227,7 +207,6 @@ def _span(
     name: str,
     kind: str,
     between: tuple[float, float],
-    *,
     inputs: object,
     outputs: object,
     error: str = "",
@@ -244,7 +223,7 @@ def _span(
         return bytes_of(_id(run, row, of, size=8))
 
     known = {
-        SpanAttributeKey.REQUEST_ID: f"tr-{_trace_id(run, row)}",
+        SpanAttributeKey.REQUEST_ID: f"tr-{_id(run, row)}",
         SpanAttributeKey.SPAN_TYPE: kind,
         SpanAttributeKey.INPUTS: inputs,
         SpanAttributeKey.OUTPUTS: outputs,
@@ -252,7 +231,7 @@ def _span(
     }
     return Span.from_dict(
         {
-            "trace_id": bytes_of(_trace_id(run, row)),
+            "trace_id": bytes_of(_id(run, row)),
             "span_id": span_id(number),
             "parent_span_id": span_id(0) if number else None,
             "name": name,

@@ -42,7 +42,7 @@ def kept(config: GrpoConfig) -> dict[str, str]:
 def test_the_result_stands_beside_the_first_baseline_and_the_policy_before() -> None:
     text = description(RUN, SPEC, EVALUATIONS, 173_000, POLICY, "s3://bucket/policies/00002", None)
     assert "**Expected reward -0.048 ±0.021** an episode of counting" in text
-    assert "4,096 test tasks always right gets -0.036, the policy before training gets -0.806." in text
+    assert "4,096 test tasks the baseline always right gets -0.036, the policy before training gets -0.806." in text
     assert " Regret 0.011 ±0.009.\n" in text
     assert "2 policy versions, 173,000 episodes, from `tiny`" in text
     assert "`s3://bucket/policies/00002`" in text

@@ -1,13 +1,16 @@
 """The policy's choices beside the optimum's: the player's total down, the dealer's open card across."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Normal, withStroke
 
 from tasks.evaluation.pictures import LIGHT, Theme, figure_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DEALER = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "A")
 TOTALS = {"hard": range(4, 22), "soft": range(12, 22)}
@@ -16,17 +19,13 @@ STAND, EITHER, HIT = "#0072B2", "#F7F4EE", "#D55E00"
 
 def choice_heat_map(
     cells: Mapping[tuple[str, int, str], tuple[float, bool]], title: str, theme: Theme = LIGHT
-) -> "Figure":
+) -> Figure:
     """The policy's choices beside the optimum's, for hard and for soft hands.
 
     `cells` maps ("hard" or "soft", own total, dealer's open card "2" … "10" or "A") to (the share of HIT in
     the policy's choices there, whether the optimum hits). Situations never met stay grey. A frame marks each
     situation in which the policy's more frequent choice is not the optimum's; an even split is a STAND.
     """
-    import numpy as np
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
-
     with figure_of((10.5, 9.4), title, theme) as figure:
         colours = LinearSegmentedColormap.from_list("choices", [STAND, EITHER, HIT])
         colours = colours.with_extremes(bad=theme.neutral)
@@ -58,10 +57,7 @@ def choice_heat_map(
     return figure
 
 
-def _frame(panel: "Axes", row: int, column: int, theme: Theme) -> None:
-    from matplotlib.patches import Rectangle
-    from matplotlib.patheffects import Normal, withStroke
-
+def _frame(panel: Axes, row: int, column: int, theme: Theme) -> None:
     inset = 0.08  # so that frames of neighbours do not touch
     corner, side = (column - 0.5 + inset, row - 0.5 + inset), 1 - 2 * inset
     frame = Rectangle(corner, side, side, fill=False, edgecolor=theme.ink, linewidth=2.2, gid="disagreement")
@@ -70,7 +66,7 @@ def _frame(panel: "Axes", row: int, column: int, theme: Theme) -> None:
     panel.add_patch(frame)
 
 
-def _cells(panel: "Axes", totals: range, theme: Theme) -> None:
+def _cells(panel: Axes, totals: range, theme: Theme) -> None:
     panel.set_xticks(range(len(DEALER)), DEALER)
     panel.set_yticks(range(len(totals)), [str(total) for total in totals])
     panel.set_xticks([i - 0.5 for i in range(1, len(DEALER))], minor=True)
