@@ -29,7 +29,7 @@ def task(split: Split, index: int) -> Task:
     return Task(f"{split}-{last}", split, index, {"last": last})
 
 
-SPEC = EnvironmentSpec(name="counting", task=task, local=Counting, reward_range=(0, 1))  # type: ignore[call-arg]
+SPEC = EnvironmentSpec(name="counting", task=task, local=Counting, reward_range=(0, 1))
 
 
 def episode(

@@ -11,7 +11,16 @@ from tasks.evaluation.records import Evaluation, Mean, Results
 from tasks.evaluation.settings import Origin, flat
 from tasks.policy.checkpoint import Manifest
 
-RUN = Run("monday", "6f9c", 3, "counting", "", "4be1", "sqlite:///mlflow.db", policy="tiny")
+RUN = Run(
+    name="monday",
+    token="6f9c",
+    seed=3,
+    environment="counting",
+    environment_url="",
+    mlflow_run_id="4be1",
+    tracking_uri="sqlite:///mlflow.db",
+    policy="tiny",
+)
 SPEC = replace(COUNTING, metrics=(Metric("wins", "wins", ".1%"), Metric("regret", "regret", headline=True)))
 AFTER = Evaluation(
     reward=Mean(-0.048, 0.0213),

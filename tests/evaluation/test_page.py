@@ -18,7 +18,15 @@ from tasks.policy.checkpoint import Manifest
 
 VOID = {"meta", "img", "source", "br", "hr", "link", "input"}
 PNG = b"\x89PNG\r\n\x1a\n of the test"
-RUN = Run("monday", "6f9c", 3, "counting", "http://10.0.0.7:8000", "4be1", "http://me:secret@mlflow.internal")
+RUN = Run(
+    name="monday",
+    token="6f9c",
+    seed=3,
+    environment="counting",
+    environment_url="http://10.0.0.7:8000",
+    mlflow_run_id="4be1",
+    tracking_uri="http://me:secret@mlflow.internal",
+)
 MESSAGES = [
     {"role": "system", "content": "Play <b>well</b> & win."},
     {"role": "user", "content": "Cards 10 6, hard 16. Dealer 10."},

@@ -35,7 +35,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
     Path("runs").mkdir()
     run_id = mlflow_run.open_run(uri=uri, name="monday", token="6f9c", parameters={"policy": "tiny"}, tags={})
-    return Run("monday", "6f9c", 0, "evaluation.counting", "", run_id, uri, 2, policy="tiny")
+    return Run(
+        name="monday",
+        token="6f9c",
+        seed=0,
+        environment="evaluation.counting",
+        environment_url="",
+        mlflow_run_id=run_id,
+        tracking_uri=uri,
+        iterations=2,
+        policy="tiny",
+    )
 
 
 def evaluated(evaluation: Evaluation) -> Path:

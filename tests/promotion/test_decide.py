@@ -30,7 +30,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     for digest in ("aa", "bb", "cc"):
         registered(uri, digest)
     run_id = client(uri).create_run(experiment(uri)).info.run_id
-    return Run("monday", "6f9c", night_seed(NIGHT), "blackjack", "", run_id, uri)
+    return Run(
+        name="monday",
+        token="6f9c",
+        seed=night_seed(NIGHT),
+        environment="blackjack",
+        environment_url="",
+        mlflow_run_id=run_id,
+        tracking_uri=uri,
+    )
 
 
 def compared(policy: str, other: str, *, won: int, lost: int) -> Comparison:

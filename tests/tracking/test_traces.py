@@ -63,7 +63,20 @@ def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def opened(uri: str, name: str, iterations: int = 8) -> Run:
     run_id = mlflow_run.open_run(uri=uri, name=name, token=name, parameters={}, tags={})
-    return Run(name, name, 0, "blackjack", "", run_id, uri, iterations)
+    return a_run(uri, iterations, name, run_id)
+
+
+def a_run(uri: str = "sqlite://", iterations: int = 8, name: str = "a", run_id: str = "id") -> Run:
+    return Run(
+        name=name,
+        token=name,
+        seed=0,
+        environment="blackjack",
+        environment_url="",
+        mlflow_run_id=run_id,
+        tracking_uri=uri,
+        iterations=iterations,
+    )
 
 
 def sample(
@@ -196,7 +209,7 @@ def test_a_repeated_stage_leaves_nothing_twice(uri: str) -> None:
 
 
 def test_groups_with_reward_variance_come_first_and_the_same_ones_every_time() -> None:
-    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", 8)
+    run = a_run()
     chosen = {row["group_id"] for row in rows_to_trace(run, CONFIG, batch(*EPISODES), 3)}
     assert chosen == {"00003-00001", "00003-00003"}
     more = GrpoConfig.from_dict({"tracking": {"trace_groups": 3}})
@@ -206,7 +219,7 @@ def test_groups_with_reward_variance_come_first_and_the_same_ones_every_time() -
 
 
 def test_the_last_sample_of_an_episode_has_its_whole_conversation() -> None:
-    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", 8)
+    run = a_run()
     later = sample(1, 0, 1.0, turns=2, sample=1)
     rows = rows_to_trace(run, CONFIG, batch(sample(1, 0, 1.0), later, sample(1, 1, -1.0)), 3)
     assert {row["trajectory_id"]: len(row["messages"]) for row in rows} == {"00003-00001-0": 5, "00003-00001-1": 3}
@@ -227,7 +240,7 @@ def test_a_run_has_no_more_traces_than_its_cap(groups: int, most: int, iteration
     config = GrpoConfig.from_dict(
         {"rollout": {"group_size": 2}, "tracking": {"trace_groups": groups, "max_traces": most}}
     )
-    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", iterations)
+    run = a_run(iterations=iterations)
     found = {v: len(rows_to_trace(run, config, batch(*EPISODES), v)) for v in range(iterations)}
     assert {v: count for v, count in found.items() if count} == traced
     assert sum(found.values()) <= most
@@ -348,7 +361,7 @@ def test_a_batch_is_a_dataset_of_the_run_once(uri: str, tmp_path: Path) -> None:
 def test_a_server_that_is_away_costs_seconds_and_no_stage(capsys: pytest.CaptureFixture[str], closed_port: int) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as mute:  # takes connections and never answers
         for port in (closed_port, mute.getsockname()[1]):
-            run = Run("a", "a", 0, "blackjack", "", "id", f"http://127.0.0.1:{port}", 8)
+            run = a_run(f"http://127.0.0.1:{port}")
             started = time.monotonic()
             assert log(run) == 0
             assert time.monotonic() - started < 6
