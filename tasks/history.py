@@ -1,12 +1,13 @@
-"""What each iteration leaves for the report: one line of JSON, carried along with the policy that it made.
+"""What each iteration leaves for the report: one line of JSON, copied on from policy to policy.
 
     policies/00007/_history.jsonl = policies/00006/_history.jsonl + the line of iteration 6
 
-So the last policy brings the story of the whole run, on a cluster as on one machine, and no stage has to find the
-batches of all others. A line has about 600 bytes, and there are never more than about LINES of them: a longer run
-keeps every second, fourth, eighth … iteration. Axes: R rows of a batch, E games.
+So the last policy has the history of the whole run, on a cluster as on one machine, and no stage has to find the
+batches of all others. A line has about 700 bytes, and there are never more than about LINES of them: a longer run
+keeps every second, fourth, eighth … iteration. Axes: R rows of a batch, E episodes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +22,15 @@ HISTORY = "_history.jsonl"  # the underscore keeps it out of the policy's digest
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 LINES = 256
 FEW = 12  # distinct values at most that are counted one by one
-COLUMNS = ["trajectory_id", "loss_mask", "reward", "turns"]
+COLUMNS = ["trajectory_id", "loss_mask", "reward", "turns", "outcome"]
 
 
 @dataclass(frozen=True)
-class Spread(Record):
-    """How one number is distributed over the games of a batch.
+class Distribution(Record):
+    """How one number is distributed over the episodes of a batch.
 
-    Example, the rewards of four games: `Spread(mean=-0.5, quantiles=[-1, -1, -1, -0.25, 0.85], counts=[(-1, 3),
-    (1, 1)])`. `counts` is empty where there are more than FEW distinct values.
+    Example, the rewards of four episodes: `Distribution(mean=-0.5, quantiles=[-1, -1, -1, -0.25, 0.85], counts=[(-1,
+    3), (1, 1)])`. `counts` is empty where there are more than FEW distinct values.
     """
 
     mean: float
@@ -41,30 +42,33 @@ class Spread(Record):
 class Iteration(Record):
     """One iteration: what was played with policy `iteration`, or with lag 1 with the one before, and how long it took.
 
-    Produced by `train`, consumed by `report`. Example: `Iteration(iteration=7, games=4096, played=32768,
-    expected_reward=-0.11, invalid_share=0.001, seconds={"rollout": 2.3, "reference": 1.1, "train": 4.0,
-    "overhead": 0.6}, rewards=Spread(…), tokens=Spread(…), turns=Spread(…))`.
+    Produced by `train`, consumed by `report`. Example: `Iteration(iteration=7, episodes=4096, played=32768,
+    raw_reward=-0.11, invalid_share=0.001, truncated_share=0.0, seconds={"rollout": 2.3, "reference": 1.1, "train": 4.0,
+    "overhead": 0.6}, rewards=Distribution(…), tokens=Distribution(…), turns=Distribution(…), outcomes={"won": 1760,
+    …})`.
     """
 
     iteration: int
-    games: int
-    played: int  # games of all iterations so far, with this one's
-    expected_reward: float  # the environment's own, unshaped
+    episodes: int
+    played: int  # episodes of all iterations so far, this one's included
+    raw_reward: float  # mean of the environment's own, unshaped
     invalid_share: float
+    truncated_share: float
     seconds: dict[str, float]  # by stage
-    rewards: Spread  # as training saw them
-    tokens: Spread  # sampled tokens a game
-    turns: Spread  # replies a game
+    rewards: Distribution  # as training saw them
+    tokens: Distribution  # sampled tokens an episode
+    turns: Distribution  # replies an episode
+    outcomes: dict[str, int]  # episodes by outcome, the FEW most frequent
 
 
-def spread(values_E: np.ndarray) -> Spread:
-    """How finite values are distributed; what is not finite does not count."""
+def distribution(values_E: np.ndarray) -> Distribution:
+    """How the finite ones of these values are distributed."""
     values_E = values_E[np.isfinite(values_E)]
     if not len(values_E):
-        return Spread(mean=0.0, quantiles=[0.0] * len(QUANTILES), counts=[])
+        return Distribution(mean=0.0, quantiles=[0.0] * len(QUANTILES), counts=[])
     distinct, counts = np.unique(values_E, return_counts=True)
     pairs = [(_short(value), int(count)) for value, count in zip(distinct, counts, strict=True)]
-    return Spread(
+    return Distribution(
         mean=_short(values_E.mean()),
         quantiles=[_short(value) for value in np.quantile(values_E, QUANTILES)],
         counts=pairs if len(pairs) <= FEW else [],
@@ -72,30 +76,33 @@ def spread(values_E: np.ndarray) -> Spread:
 
 
 def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, played: int = 0) -> Iteration:
-    """The record of an iteration that played `batch`, which has COLUMNS, after `played` games."""
+    """The record of an iteration that played `batch`, which has COLUMNS, after `played` episodes."""
     trajectory_R, first_E = trajectory_numbers(batch)
     masks = batch["loss_mask"].combine_chunks()
     token_trajectories = np.repeat(trajectory_R, masks.value_lengths().to_numpy())
     sampled = masks.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
     tokens_E = np.bincount(token_trajectories, weights=sampled, minlength=len(first_E))
     rewards_E = batch["reward"].to_numpy().astype(np.float64)[first_E]
+    outcomes = Counter(batch["outcome"].take(first_E).to_pylist())
     stages = {name.removeprefix("time/").removesuffix("_s"): v for name, v in metrics.items() if name[:5] == "time/"}
     return Iteration(
         iteration=iteration,
-        games=len(first_E),
+        episodes=len(first_E),
         played=played + len(first_E),
-        expected_reward=_short(metrics["rollout/expected_reward"]),
+        raw_reward=_short(metrics["rollout/raw_reward"]),
         invalid_share=_short(metrics["rollout/invalid_share"]),
+        truncated_share=_short(metrics["rollout/truncated_share"]),
         seconds={stage: _short(value) for stage, value in stages.items()},
-        rewards=spread(rewards_E),
-        tokens=spread(tokens_E),
-        turns=spread(batch["turns"].to_numpy().astype(np.float64)[first_E]),
+        rewards=distribution(rewards_E),
+        tokens=distribution(tokens_E),
+        turns=distribution(batch["turns"].to_numpy().astype(np.float64)[first_E]),
+        outcomes=dict(outcomes.most_common(FEW)),
     )
 
 
 def carry_on(before: Path, after: Path, batch: pa.Table, metrics: Mapping[str, float], iteration: int) -> None:
-    """Leave in the folder of the policy `after` what came with the policy `before`, and one iteration more."""
-    known = read_history(before)  # of policy 0 there is none
+    """Leave in the folder of the policy `after` the history of the policy `before`, and one iteration more."""
+    known = read_history(before)  # policy 0 has none
     new = iteration_of(batch, metrics, iteration, known[-1].played if known else 0)
     stride = 1
     while (iteration + 1) / stride > LINES:
@@ -104,8 +111,8 @@ def carry_on(before: Path, after: Path, batch: pa.Table, metrics: Mapping[str, f
     (after / HISTORY).write_text("".join(f"{line.to_json()}\n" for line in [*kept, new]))
 
 
-def games_before(history: Sequence[Iteration], version: int) -> int:
-    """Games played before there was this policy version; between the iterations that were kept, in proportion."""
+def episodes_before(history: Sequence[Iteration], version: int) -> int:
+    """Episodes played before there was this policy version; between the iterations that were kept, interpolated."""
     made = [0, *(iteration.iteration + 1 for iteration in history)]
     return round(float(np.interp(version, made, [0, *(iteration.played for iteration in history)])))
 

@@ -2,7 +2,7 @@
 
     pyflyte run workflows/retraining.py retrain
 
-    champion ─► grpo ─► trained policy ─┬─► compared on fresh decks ─► promoted, or the champion stays
+    champion ─► grpo ─► trained policy ─┬─► compared on fresh tasks ─► promoted, or the champion stays
                 └───────── policy 0 ────┘
 
 `nightly` and `on_demand` are what a cluster registers; on this machine `retrain` is the same workflow.
@@ -15,7 +15,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig
 from tasks.evaluation.task import compare_in_run
-from tasks.promotion.task import GAMES, NOW, begin_retraining, decide_promotion
+from tasks.promotion.task import NOW, begin_retraining, decide_promotion
 from workflows.grpo import training
 
 
@@ -28,22 +28,23 @@ def retrain(
     environment_url: str = "",
     iterations: int = 32,
     lag: int = 0,
-    games: int = GAMES,
+    tasks: int = 0,
     config: GrpoConfig = GrpoConfig(),
 ) -> FlyteFile:
-    """Train on from the champion, compare on decks that nobody has played, promote only what is surely better.
+    """Train on from the champion, compare on tasks that nobody has played, promote only what is surely better.
 
     Args:
         run_name: Folder under runs/ and name in MLflow; an interrupted run of this name goes on. Default: made from
             the start time.
-        start_time: Fixes decks, samples, minibatches and weights, so that each night has its own. Default: now.
+        start_time: Fixes tasks, samples, minibatches and weights, so that each night has its own. Default: now.
         policy: What the first retraining starts from, while there is no champion: "tiny", a checkpoint, its name on
             the hub or in the registry.
-        environment: What the policy acts in: blackjack.
+        environment: What the policy acts in: a folder under tasks/environments/, an installed entry point, or
+            package.module with a SPEC.
         environment_url: URL of a running OpenEnv server. Default: the environment lives in the rollout process.
         iterations: Policy versions to train.
         lag: 0 samples rollout v from policy v; 1 from policy v-1, so that both can run at once on a cluster.
-        games: Fresh decks of the comparison.
+        tasks: Fresh test tasks of the comparison; 0 plays as many as the environment says.
         config: All settings of the stages, as JSON or the path of a JSON or YAML file; see tasks/config.py.
 
     Returns:
@@ -54,7 +55,7 @@ def retrain(
         start_time=start_time,
         policy=policy,
         environment=environment,
-        games=games,
+        tasks=tasks,
         config=config,
     )
     run, resolved, first, done, _ = training(
@@ -67,16 +68,16 @@ def retrain(
         lag=lag,
         config=config,
     )
-    comparison = compare_in_run(run=run, config=resolved, policies=done.policies, other=first, games=games)
+    comparison = compare_in_run(run=run, config=resolved, policies=done.policies, other=first, tasks=tasks)
     return decide_promotion(
         run=run, config=resolved, policies=done.policies, evaluations=done.evaluations, comparison=comparison
     )
 
 
-# Every input has a value in the workflow, so that both plans run as they are; who launches one may give others.
+# Every input has a default in the workflow, so that both plans run as they are; a launch may give other values.
 on_demand = LaunchPlan.get_or_create(retrain, name="workflows.retraining.on_demand")
-# A night that is still training when the next one begins is compared with its own champion. Whichever is promoted
-# first stays: the other one is refused, since what it was compared with is champion no more.
+# A retraining that is still running when the next one begins is compared with the champion that it began from. The
+# first of the two to be promoted stays: the other one was compared with a policy that is no longer champion.
 nightly = LaunchPlan.get_or_create(
     retrain,
     name="workflows.retraining.nightly",

@@ -16,7 +16,7 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
     from tasks.advantage.advantages import add_advantages
     from tasks.lineage import records as lineage
     from tasks.records import read_batch, write_batch
-    from tasks.tracking.traces import log_games
+    from tasks.tracking.traces import log_episodes
 
     with stage_context(run, "compute_advantages"):
         source = Path(batch.download())
@@ -24,7 +24,7 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
         folder = write_batch(complete, stage_folder(run, "trajectories", iteration))
         measured = read_metrics(source)
         lineage.carry(source, folder)
-        log_games(
+        log_episodes(
             run,
             config,
             complete,

@@ -176,7 +176,8 @@ class EnvironmentSpec:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)  # the first is the one shown beside the policy
     details: Callable[[Sequence[Episode]], Any] | None = None  # JSON for the figures, kept in evaluation.json
     figures: tuple[Figure, ...] = ()
-    summary: Callable[[Any], Mapping[str, Any]] | None = None  # of an Evaluation: further keys of summary.json
+    # Further keys of summary.json, of the first and the last Evaluation and the number of episodes of the training.
+    summary: Callable[[Any, Any, int], Mapping[str, Any]] | None = None
     demonstrations: Callable[[int, int], Sequence[Demonstration]] | None = None  # (seed, count), for `tiny`
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings, nested as `--config` takes them
     comparison_tasks: int = 4096  # test tasks of a comparison before a promotion

@@ -1,17 +1,18 @@
-"""Two policies on the same decks: which one earns more, by the difference of their rewards on each deck.
+"""Two policies on the same tasks: which one gets more, by the difference of their rewards on each task.
 
-What a deck is worth has far more spread than what a move is worth. Both policies play each deck greedily, and that
-spread is gone from the difference of their rewards: two good policies differ on one deck in ten. Axis: E games.
+Tasks differ far more in what can be got on them than two good policies do. Both policies play each task greedily, and
+the variance between tasks cancels in the difference of their rewards.
 """
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
-from tasks.config import RolloutConfig, require
-from tasks.evaluation.evaluate import greedy_rewards, outcome, scripted_rewards, share
+from tasks.config import RolloutConfig
+from tasks.evaluation.evaluate import TaskSet
+from tasks.evaluation.metrics import ended, mean_of, measure
+from tasks.evaluation.records import Results
 from tasks.folders import atomic_directory
 from tasks.json_records import Record
 from tasks.policy.checkpoint import read_manifest
@@ -21,78 +22,77 @@ FILE = "comparison.json"
 
 @dataclass(frozen=True)
 class Comparison(Record):
-    """The paired difference of two policies' rewards, and how each did.
+    """The paired difference of two policies' rewards, and what each got.
 
-    Example: `Comparison(policy="5f0c…", other="b2a1…", games=10000, seed=7, difference=0.031, difference_ci95=0.012,
-    better=912, worse=601, same=8487, players={"policy": {"expected_reward": -0.048, …}, "other": …, "optimum": …})`.
+    Example: `Comparison(policy="5f0c…", other="b2a1…", tasks=10000, seed=7, difference=0.031, difference_ci95=0.012,
+    better=912, worse=601, same=8487, results={"policy": Results(…), "other": Results(…)}, baselines={…})`.
     """
 
     policy: str  # digests
     other: str
-    games: int
-    seed: int  # which held-out decks
-    difference: float  # of expected rewards, the policy's less the other's
+    tasks: int  # that both played to their end
+    seed: int  # which test tasks
+    difference: float  # of the mean rewards, the policy's less the other's
     difference_ci95: float  # half the width of its two-sided 95 % interval
-    better: int  # decks on which the policy earned more than the other
+    better: int  # tasks on which the policy got more than the other
     worse: int
     same: int
-    players: dict[str, dict[str, float]] = field(default_factory=dict)
+    results: dict[str, Results] = field(default_factory=dict)  # of "policy" and "other"
+    baselines: dict[str, Results] = field(default_factory=dict)
 
     @property
     def surely_better(self) -> bool:
-        """Whether the whole interval is above 0, which chance alone brings about once in forty comparisons."""
+        """Whether the whole interval is above 0: for two equal policies that happens in 2.5 % of the comparisons."""
         return self.difference - self.difference_ci95 > 0
 
     @property
     def in_words(self) -> str:
-        """`+0.0311 ±0.0076 a game on 10,000 decks (better on 912, worse on 601, the same on 8,487)`"""
-        decks = f"better on {self.better:,}, worse on {self.worse:,}, the same on {self.same:,}"
-        return f"{self.difference:+.4f} ±{self.difference_ci95:.4f} a game on {self.games:,} decks ({decks})"
+        """`+0.0311 ±0.0076 an episode on 10,000 tasks (better on 912, worse on 601, the same on 8,487)`"""
+        counts = f"better on {self.better:,}, worse on {self.worse:,}, the same on {self.same:,}"
+        return f"{self.difference:+.4f} ±{self.difference_ci95:.4f} an episode on {self.tasks:,} tasks ({counts})"
 
 
-def paired(policy_E: np.ndarray, other_E: np.ndarray) -> dict[str, float | int]:
-    """Mean of the differences with its 95 % half-width, by the normal approximation, and how many go either way."""
-    gained_E = policy_E - other_E
-    difference, half_width = share(gained_E)
-    better, worse = int((gained_E > 0).sum()), int((gained_E < 0).sum())
+def paired(policy: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float | int]:
+    """Mean difference of two policies' rewards by task id, with its 95 % half-width, and how many go either way.
+
+    Only tasks that both have count. Raises RuntimeError for fewer than two.
+    """
+    gains = [reward - other[task] for task, reward in policy.items() if task in other]
+    if len(gains) < 2:
+        raise RuntimeError(f"both policies played {len(gains)} of the tasks to their end; 2 are needed to compare them")
+    difference = mean_of(gains)
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     return {
-        "difference": difference,
-        "difference_ci95": half_width,
+        "tasks": len(gains),
+        "difference": difference.mean,
+        "difference_ci95": difference.ci95,
         "better": better,
         "worse": worse,
-        "same": len(gained_E) - better - worse,
+        "same": len(gains) - better - worse,
     }
 
 
-def check_decks(games: int, seed: int = 0) -> None:
-    """Raise ValueError for decks that cannot be: a seed is that of an evaluation, or a larger `fresh_seed`."""
-    require(games >= 2, "games", games, "2 or more")
+def check_tasks(tasks: int, seed: int = 0) -> None:
+    """Raise ValueError for a number of tasks, or a seed of an evaluation or a larger `fresh_seed`, that cannot be."""
+    require(tasks == 0 or tasks >= 2, "tasks", tasks, "2 or more, or 0 for the environment's own number")
     require(0 <= seed < 2**61, "seed", seed, "0 to 2305843009213693951")
 
 
-def compare_into(
-    folder: Path,
-    policy: Path,
-    other: Path,
-    rollout: RolloutConfig,
-    *,
-    environment: str,
-    url: str = "",
-    games: int,
-    seed: int,
-) -> Comparison:
-    """Play the same `games` held-out decks with both policies; write comparison.json into `folder`."""
-    policy_E, other_E = (
-        greedy_rewards(of, rollout, environment=environment, url=url, games=games, seed=seed) for of in (policy, other)
-    )
-    optimum_E = scripted_rewards(environment, "optimum", seed, games)
+def compare_into(folder: Path, policy: Path, other: Path, rollout: RolloutConfig, task_set: TaskSet) -> Comparison:
+    """Play the same test tasks with both policies, 0 for as many as the environment says; write comparison.json into
+    `folder`."""
+    spec = task_set.spec(rollout)
+    task_set = replace(task_set, tasks=task_set.tasks or spec.comparison_tasks)
+    tasks = task_set.choose(spec)
+    played = {name: task_set.play(of, rollout, tasks) for name, of in (("policy", policy), ("other", other))}
+    rewards = [{episode.task.id: episode.reward for episode in ended(episodes)} for episodes in played.values()]
     comparison = Comparison(
         policy=read_manifest(policy).digest,
         other=read_manifest(other).digest,
-        games=games,
-        seed=seed,
-        **paired(policy_E, other_E),  # type: ignore[arg-type]
-        players={"policy": outcome(policy_E), "other": outcome(other_E), "optimum": outcome(optimum_E)},
+        seed=task_set.seed,
+        **paired(*rewards),  # type: ignore[arg-type]
+        results={name: measure(spec, episodes) for name, episodes in played.items()},
+        baselines=task_set.baselines(rollout),
     )
     with atomic_directory(folder) as new:
         (new / FILE).write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")

@@ -1,264 +1,159 @@
-"""A policy against the exact optimum, on decks that training never sees.
+"""A policy, and the environment's baselines, on test tasks that training never sees.
 
-The policy plays greedily; the optimum, random play and always-stand play the very same decks. All numbers are the
-environment's own rewards; a game that an unreadable reply ended is forfeited and counts as lost.
-Axis: E games.
+The policy plays greedily, the baselines play the very same tasks. All rewards are the environment's own, unshaped.
 """
 
-import random
-from collections import defaultdict
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from tasks.config import RolloutConfig
-from tasks.environments.catalog import EnvironmentKind, get_environment
-from tasks.json_records import Record
-from tasks.policy.chat import open_chat
+from tasks.environments.catalog import get_environment
+from tasks.environments.interface import EnvironmentSpec, Episode, Message, Task
+from tasks.environments.scripted import play_baseline
+from tasks.evaluation.metrics import ended, mean_reward, measure, pass_at
+from tasks.evaluation.records import Evaluation, Example, Results
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
-from tasks.rollout.engine import open_engine
-from tasks.rollout.episodes import Episode
-from tasks.rollout.rollout import open_games, play_in_waves
-from tasks.seeds import derived_seed, held_out_seeds
+from tasks.rollout.play import play_tasks
+from tasks.seeds import derived_seed, evaluation_indices
 
-SAMPLED = 1024  # decks at most that are also played at the rollout's temperature
-OUTCOMES = ("won", "pushed", "lost", "invalid")
-Z95 = 1.959964  # the normal distribution's two-sided 95 % point
+SAMPLED = 1024  # tasks at most that are also played at the rollout's temperature
+PASS_TASKS, PASS_AT = 256, (1, 4, 8)  # tasks at most for pass@k, and its k; each task is sampled as often as the last
+EXAMPLES = 8  # outcomes at most of which an episode is kept
 
 
 @dataclass(frozen=True)
-class Example(Record):
-    """One game of an evaluation, for people to read.
+class TaskSet:
+    """Which test tasks are played, and where. Example: `TaskSet("blackjack", tasks=8192, seed=0)`."""
 
-    Example: `Example(outcome="lost", reward=-1.0, sampled=False, messages=[{"role": "system", …}, {"role": "user",
-    "content": "Cards 10 6, hard 16. Dealer 10."}, {"role": "assistant", "content": "STAND"}], as_optimum=[False])`.
-    """
+    environment: str
+    tasks: int  # or fewer, where the environment has no more
+    seed: int
+    url: str = ""  # of an OpenEnv server; "" plays in this process
 
-    outcome: str  # won, pushed, lost or invalid
-    reward: float
-    sampled: bool  # at the rollout's temperature rather than greedily
-    messages: list[dict[str, str]]
-    as_optimum: list[bool | None]  # for each reply, whether the optimum does the same; None for an unreadable one
+    def spec(self, rollout: RolloutConfig) -> EnvironmentSpec:
+        """The environment as the rollout's settings ask for it."""
+        return get_environment(self.environment, rollout.environment_options, thinking=rollout.thinking)
 
+    def choose(self, spec: EnvironmentSpec) -> list[Task]:
+        """The tasks."""
+        return [spec.task("test", index) for index in evaluation_indices(self.seed, self.tasks, spec.test_tasks)]
 
-@dataclass(frozen=True)
-class Evaluation(Record):
-    """What one evaluation found; shares are from 0 to 1, `_ci95` is half the width of a 95 % interval.
+    def play(
+        self,
+        policy: Path,
+        rollout: RolloutConfig,
+        tasks: Sequence[Task],
+        temperature: float = 0.0,
+        episode_ended: Callable[[Episode], None] = lambda episode: None,
+    ) -> list[Episode]:
+        """The policy's episodes on these tasks."""
+        return play_tasks(
+            policy,
+            self.spec(rollout),
+            tasks,
+            rollout,
+            url=self.url,
+            temperature=temperature,
+            reply_seed=lambda number, turn: derived_seed("evaluation reply", self.seed, number, turn),
+            ended=episode_ended,
+        )
 
-    Example: `Evaluation(policy_version=40, games=4096, expected_reward=-0.048, expected_reward_ci95=0.029, …,
-    regret=0.012, regret_ci95=0.011, invalid_rate=0.0, agreement=0.89, players={"optimum": {…}}, choices=[…])`.
-    """
-
-    policy_version: int
-    games: int
-    expected_reward: float
-    expected_reward_ci95: float
-    win_rate: float
-    win_rate_ci95: float
-    push_rate: float
-    push_rate_ci95: float
-    loss_rate: float
-    loss_rate_ci95: float
-    regret: float  # the optimum's reward less the policy's on the same deck, on average
-    regret_ci95: float
-    invalid_rate: float  # games that an unreadable reply ended
-    invalid_rate_ci95: float
-    agreement: float  # decisions made as the optimum would
-    agreement_ci95: float
-    sampled_expected_reward: float  # the first decks, played at the rollout's temperature
-    players: dict[str, dict[str, float]] = field(default_factory=dict)  # the scripted players on the same decks
-    choices: list[tuple[str, str, int, int]] = field(default_factory=list)  # row, column, decisions, of these HIT
-    examples: list[Example] = field(default_factory=list)  # one of each outcome that was met
-
-
-def share(values_E: np.ndarray) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval, by the normal approximation."""
-    return float(values_E.mean()), float(Z95 * values_E.std(ddof=1) / np.sqrt(len(values_E)))
-
-
-def outcome(rewards_E: np.ndarray) -> dict[str, float]:
-    """Expected reward and rates of winning, pushing and losing, each with its interval. A push is not a win."""
-    found: dict[str, float] = {}
-    for name, values in (
-        ("expected_reward", rewards_E),
-        ("win_rate", rewards_E > 0),
-        ("push_rate", rewards_E == 0),
-        ("loss_rate", rewards_E < 0),
-    ):
-        found[name], found[f"{name}_ci95"] = share(np.asarray(values, dtype=np.float64))
-    return found
+    def baselines(self, rollout: RolloutConfig) -> dict[str, Results]:
+        """What each baseline gets on the same tasks; played once in a process."""
+        return dict(_baselines(self, json.dumps(rollout.environment_options), rollout.thinking))
 
 
 @lru_cache(maxsize=16)
-def scripted_rewards(environment: str, player: str, seed: int, games: int) -> np.ndarray:
-    """Rewards [E] of a scripted player on the held-out decks, in the order of `held_out_seeds`."""
-    kind = get_environment(environment)
-    table, choose = kind.open_local(), kind.players[player]
-    rewards = np.zeros(games)
-    dice = random.Random(derived_seed("scripted evaluation", player, seed))
-    observations = dict(enumerate(table.reset(held_out_seeds(seed, games))))
-    while observations:
-        observations = table.step({game: choose(o, dice) for game, o in observations.items()})
-        for game, o in observations.items():
-            if o.done:
-                assert o.reward is not None
-                rewards[game] = o.reward
-        observations = {game: o for game, o in observations.items() if not o.done}
-    table.close()
-    return rewards
+def _baselines(task_set: TaskSet, options: str, thinking: bool) -> Mapping[str, Results]:
+    spec = get_environment(task_set.environment, json.loads(options), thinking=thinking)
+    tasks = task_set.choose(spec)
+    return {name: measure(spec, play_baseline(spec, name, tasks, task_set.seed)) for name in spec.baselines}
 
 
 def evaluate_policy(
-    policy: Path,
-    rollout: RolloutConfig,
-    *,
-    environment: str,
-    url: str = "",
-    games: int,
-    seed: int,
-    progress: ProgressCallback = no_progress,
+    policy: Path, rollout: RolloutConfig, task_set: TaskSet, progress: ProgressCallback = no_progress
 ) -> Evaluation:
-    """Play `games` held-out decks greedily, some once more at the rollout's temperature; compare with the optimum.
+    """Play test tasks greedily, the first ones also at the rollout's temperature: once, and several times for pass@k
+    where rewards are from 0 to 1.
 
-    `progress` is told of the games that have ended.
+    `progress` is told of the episodes that have ended. Raises RuntimeError when too many end in an error.
     """
-    kind = get_environment(environment, thinking=rollout.thinking)
-    again, done, reward = min(games, SAMPLED), 0, 0.0
+    spec = task_set.spec(rollout)
+    tasks = task_set.choose(spec)
+    again = tasks[:SAMPLED]
+    if spec.reward_range == (0, 1):
+        again = again + tasks[:PASS_TASKS] * (max(PASS_AT) - 1)
+    done, total = 0, 0.0
 
-    def ended(episodes: Sequence[Episode]) -> None:
-        nonlocal done, reward
-        done, reward = done + len(episodes), reward + sum(e.earned for e in episodes)
-        progress(done, games + again, f"reward {reward / done:+.3f}" if 0 < done <= games else "")
+    def episode_ended(episode: Episode) -> None:
+        nonlocal done, total
+        done, total = done + 1, total + episode.reward
+        progress(done, len(tasks) + len(again), f"reward {total / done:+.3f}" if done <= len(tasks) else "")
 
-    greedy = _episodes(policy, kind, rollout, url, games, seed, ended, temperature=0.0)
-    sampled = _episodes(policy, kind, rollout, url, again, seed, ended, temperature=rollout.temperature)
-    rewards_E = _rewards(greedy)
-    regret, regret_ci95 = share(scripted_rewards(environment, "optimum", seed, games) - rewards_E)
-    invalid_rate, invalid_rate_ci95 = share(np.array([e.reward is None for e in greedy], dtype=np.float64))
-    as_optimum = [action is not None and kind.is_optimal(seen, action) for e in greedy for seen, action in e.decisions]
-    agreement, agreement_ci95 = share(np.array(as_optimum, dtype=np.float64))
+    greedy = task_set.play(policy, rollout, tasks, 0.0, episode_ended)
+    sampled = task_set.play(policy, rollout, again, rollout.temperature, episode_ended)
+    results = measure(spec, greedy)
     return Evaluation(
+        reward=results.reward,
+        metrics=results.metrics,
         policy_version=read_manifest(policy).version,
-        games=games,
-        **outcome(rewards_E),
-        regret=regret,
-        regret_ci95=regret_ci95,
-        invalid_rate=invalid_rate,
-        invalid_rate_ci95=invalid_rate_ci95,
-        agreement=agreement,
-        agreement_ci95=agreement_ci95,
-        sampled_expected_reward=float(_rewards(sampled).mean()),
-        players={name: outcome(scripted_rewards(environment, name, seed, games)) for name in kind.players},
-        choices=_choices(kind, greedy),
-        examples=_examples(kind, greedy, sampled),
+        environment=task_set.environment,
+        environment_options=rollout.environment_options,
+        tasks=len(tasks),
+        seed=task_set.seed,
+        sampled_reward=mean_reward(sampled[: len(tasks[:SAMPLED])]),
+        baselines=task_set.baselines(rollout),
+        pass_at=pass_at(sampled, PASS_AT) if spec.reward_range == (0, 1) else {},
+        examples=examples(spec, greedy, sampled),
+        details=spec.details(ended(greedy)) if spec.details else None,
     )
 
 
-def greedy_rewards(
-    policy: Path, rollout: RolloutConfig, *, environment: str, url: str = "", games: int, seed: int
-) -> np.ndarray:
-    """Rewards [E] of the policy, played greedily on the held-out decks, in the order of `held_out_seeds`."""
-    kind = get_environment(environment, thinking=rollout.thinking)
-    return _rewards(_episodes(policy, kind, rollout, url, games, seed, lambda episodes: None, temperature=0.0))
-
-
-def _rewards(episodes: Sequence[Episode]) -> np.ndarray:
-    return np.array([e.earned for e in episodes])
-
-
-def _episodes(
-    policy: Path,
-    kind: EnvironmentKind,
-    rollout: RolloutConfig,
-    url: str,
-    games: int,
-    seed: int,
-    ended: Callable[[Sequence[Episode]], None],
-    *,
-    temperature: float,
-) -> list[Episode]:
-    engine, chat = open_engine(policy, rollout), open_chat(policy, rollout.thinking)
-    with closing(open_games(kind, url)) as opened:
-        return play_in_waves(
-            engine,
-            chat,
-            kind,
-            opened,
-            held_out_seeds(seed, games),
-            rollout,
-            temperature=temperature,
-            reply_seed=lambda game, turn: derived_seed("evaluation reply", seed, game, turn),
-            ended=ended,
-        )
-
-
-def _choices(kind: EnvironmentKind, episodes: Sequence[Episode]) -> list[tuple[str, str, int, int]]:
-    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for episode in episodes:
-        for seen, action in episode.decisions:
-            if action is not None:
-                count = counts[kind.situation(seen)]
-                count[0] += 1
-                count[1] += kind.agent.say(action) == "HIT"
-    return [(row, column, met, hits) for (row, column), (met, hits) in sorted(counts.items())]
-
-
-def _examples(kind: EnvironmentKind, greedy: Sequence[Episode], sampled: Sequence[Episode]) -> list[Example]:
-    """Of each outcome the first game, rather one with several replies, and rather a greedy one."""
+def examples(spec: EnvironmentSpec, greedy: Sequence[Episode], sampled: Sequence[Episode]) -> list[Example]:
+    """Of each outcome the first episode, rather one with several replies, and rather a greedy one."""
+    met = [(_outcome(spec, episode), episode, of is sampled) for of in (greedy, sampled) for episode in of]
     found: dict[str, Example] = {}
-    for least in (2, 1):
-        for episodes in (greedy, sampled):
-            for episode in episodes:
-                outcome = _outcome(episode)
-                if outcome in found or (episode.turns < least and outcome != "invalid"):
-                    continue
-                found[outcome] = Example(
-                    outcome=outcome,
-                    reward=episode.earned,
-                    sampled=episodes is sampled,
-                    messages=episode.present.messages,
-                    as_optimum=[None if a is None else kind.is_optimal(seen, a) for seen, a in episode.decisions],
-                )
-    return [found[outcome] for outcome in OUTCOMES if outcome in found]
+    for outcome, episode, is_sampled in sorted(met, key=lambda candidate: candidate[1].turns < 2):
+        if outcome not in found:
+            found[outcome] = Example(
+                outcome=outcome,
+                reward=episode.reward,
+                sampled=is_sampled,
+                messages=annotated(episode),
+                error=episode.error,
+            )
+    return [found[outcome] for outcome, _ in Counter(outcome for outcome, _, _ in met).most_common(EXAMPLES)]
 
 
-def _outcome(episode: Episode) -> str:
-    if episode.reward is None:
-        return "invalid"
-    return OUTCOMES[0 if episode.reward > 0 else 1 if episode.reward == 0 else 2]
+def _outcome(spec: EnvironmentSpec, episode: Episode) -> str:
+    return "error" if episode.finish_reason == "error" else spec.outcome(episode)
 
 
-def numbers(evaluation: Evaluation) -> dict[str, float]:
-    """The evaluation's own numbers by name, without the scripted players, the choices and the examples."""
-    skipped = ("policy_version", "players", "choices", "examples")
-    return {name: float(value) for name, value in asdict(evaluation).items() if name not in skipped}
+def annotated(episode: Episode) -> list[Message]:
+    """The conversation; each reply has beside it the reward, the note and the validity of the step that answered it."""
+    messages = list(map(dict, episode.messages))
+    place = len(episode.steps[0].messages) if episode.steps else 0  # of the first reply, behind the initial messages
+    for step in episode.steps[1:]:
+        messages[place] |= {"reward": step.reward, "note": step.note, "valid": step.valid}
+        place += 1 + len(step.messages)
+    return messages
 
 
 def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """What of an evaluation has a chart, as `eval/…`: among them the expected reward with its 95 % interval, and the
-    optimum's on the same decks."""
-    half = evaluation.expected_reward_ci95
+    """The evaluation as MLflow's metrics `eval/…`."""
+    reward = evaluation.reward
     found = {
-        "expected_reward": evaluation.expected_reward,
-        "expected_reward_low": evaluation.expected_reward - half,
-        "expected_reward_high": evaluation.expected_reward + half,
-        "optimum": evaluation.players["optimum"]["expected_reward"],
+        "reward": reward.mean,
+        "reward_low": reward.mean - reward.ci95,
+        "reward_high": reward.mean + reward.ci95,
+        "sampled_reward": evaluation.sampled_reward.mean,
+        **{f"pass_at_{k}": chance for k, chance in evaluation.pass_at.items()},
+        **{name: results.reward.mean for name, results in evaluation.baselines.items()},
+        **{name: found.mean for name, found in evaluation.metrics.items()},
     }
-    for name in ("regret", "win_rate", "invalid_rate", "agreement", "sampled_expected_reward"):
-        found[name] = getattr(evaluation, name)
-    return {f"eval/{name}": float(value) for name, value in found.items()}
-
-
-def heat_map_cells(kind: EnvironmentKind, evaluation: Evaluation) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
-    """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), as the heat map takes it."""
-    best = kind.best_moves()
-    cells = {}
-    for row, column, met, hits in evaluation.choices:
-        kind_of_hand, total = row.split()
-        cells[kind_of_hand, int(total), column] = (hits / met, best[row, column] == "HIT")
-    return cells
+    return {f"eval/{name}": value for name, value in found.items()}

@@ -1,23 +1,24 @@
-"""What a retraining starts from, and the seed of its night."""
+"""What a retraining starts from, and its seed."""
 
 import json
 from datetime import UTC, datetime
 
 from tasks.config import GrpoConfig
-from tasks.evaluation.compare import check_decks
+from tasks.evaluation.compare import check_tasks
 from tasks.folders import run_folder
 from tasks.tracking import mlflow_run, registry
 
 
 def begin(
-    run_name: str, start: datetime | None, policy: str, environment: str, games: int, config: GrpoConfig
+    run_name: str, start: datetime | None, policy: str, environment: str, tasks: int, config: GrpoConfig
 ) -> tuple[str, str, int]:
     """Name, policy and seed of a retraining: the present champion, by its number, or `policy` where there is none.
 
-    The seed is the start in seconds since 1970: two nights train on no common deck, and the same start gives the same
-    result. None starts now. A run of this name that was interrupted goes on as it began, whoever is champion by now.
+    The seed is the start in seconds since 1970: two nights have no training task in common, and the same start gives
+    the same result. None starts now. An interrupted run of this name goes on from the policy that it began with, also
+    where another one has become champion since.
     """
-    check_decks(games)
+    check_tasks(tasks)
     record = run_folder(run_name) / "run.json"
     if run_name and record.is_file():
         known = json.loads(record.read_text())["inputs"]
@@ -30,10 +31,10 @@ def begin(
 
 
 def night_seed(start: datetime) -> int:
-    """Of a start to the second; they repeat after 68 years."""
+    """The seed of a start, to the second. Seeds repeat after 68 years."""
     return int(utc(start).timestamp()) % 2**31
 
 
 def utc(time: datetime) -> datetime:
-    """A time that names no zone is UTC, as Flyte's are."""
+    """The time in UTC; without a zone it is taken for UTC, as Flyte's are."""
     return time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)

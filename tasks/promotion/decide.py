@@ -1,17 +1,14 @@
 """Whether a policy takes the champion's place, and why.
 
-    comparison on fresh decks ─► surely better? ─► still the champion that it was compared with? ─► alias champion
+    comparison on fresh tasks ─► surely better? ─► still the champion that it was compared with? ─► alias champion
 
-It does when the whole 95 % interval of the paired difference is above 0. That interval is two-sided, so that as a test
-of "better" it errs on one side only: a policy that is exactly as good as the champion is promoted in 2.5 % of the
-comparisons, about nine nights a year, and a worse one more seldom; what such a mistake costs is a difference too small
-to be seen. Each comparison has decks of its own, and a training has one comparison, at its end: there is no second try,
-and no best of several.
+It does when the whole 95 % interval of the paired difference is above 0. The interval is two-sided, so a policy that is
+exactly as good as the champion is promoted in 2.5 % of the comparisons, about nine nights a year, and a worse one less
+often; such a mistake costs a difference too small to be measured. Each comparison has its own tasks, and a training has
+one comparison, at its end: there is no second try, and no best of several.
 """
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 from tasks.config import Run
 from tasks.evaluation.compare import Comparison
@@ -22,7 +19,7 @@ from tasks.tracking import registry
 @dataclass(frozen=True)
 class Decision(Record):
     """What became of a trained policy. Example: `Decision(promoted=True, why="version 7 of grpo-blackjack is champion,
-    in the place of version 3: +0.0311 ±0.0076 a game on …", model="grpo-blackjack", version=7, …)`."""
+    in the place of version 3: +0.0311 ±0.0076 an episode on …", model="grpo-blackjack", version=7, …)`."""
 
     promoted: bool
     why: str  # one sentence
@@ -30,12 +27,12 @@ class Decision(Record):
     version: int
     difference: float
     difference_ci95: float
-    games: int
+    tasks: int
     seed: int
 
 
 def decide(run: Run, version: registry.Version, comparison: Comparison) -> Decision:
-    """Promote the version when it is surely better than the champion; either way note it with version and run."""
+    """Promote the version when it is surely better than the champion; note the decision with version and run."""
     uri, model = run.tracking_uri, version.model
     found = comparison.in_words
     if comparison.surely_better:
@@ -45,17 +42,7 @@ def decide(run: Run, version: registry.Version, comparison: Comparison) -> Decis
         stays = f"version {present.number} of {model} stays champion" if present else f"{model} has no champion yet"
         than = "it" if present else "what it was trained from"
         promoted, why = False, f"{stays}, version {version.number} is not surely better than {than}: {found}"
-    numbers = {
-        "difference": comparison.difference,
-        "difference_ci95": comparison.difference_ci95,
-        "games": comparison.games,
-        "seed": comparison.seed,
-    }
+    numbers = {name: getattr(comparison, name) for name in ("difference", "difference_ci95", "tasks", "seed")}
     compared = {f"comparison.{name}": value for name, value in numbers.items()}
     registry.note(uri, model, version.number, why, run_id=run.mlflow_run_id, **compared)
-    return Decision(promoted=promoted, why=why, model=model, version=version.number, **numbers)  # type: ignore[arg-type]
-
-
-def write_decision(path: Path, decision: Decision) -> None:
-    """Leave it as JSON."""
-    path.write_text(json.dumps(asdict(decision), indent=1) + "\n")
+    return Decision(promoted=promoted, why=why, model=model, version=version.number, **numbers)

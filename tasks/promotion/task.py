@@ -1,5 +1,6 @@
-"""Flyte shells around the champion: what a retraining starts from, whether it is promoted; by hand, up and down."""
+"""Flyte shells around the champion: what a retraining starts from, whether it is promoted; promotion by hand."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -12,15 +13,11 @@ from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
 from tasks.stages import stage_context
 
-# Measured: the difference on a deck has a standard deviation of 0.44 between two policies that are both close to the
-# optimum, and of 0.72 between a beginner and a good one. This many games show a difference of 0.02 in 94 trainings of
-# 100 even with 0.72; with 0.44 one of 0.01 in 80.
-GAMES = 16384
-NOW = datetime.fromtimestamp(0, UTC)  # a launch plan's start time has a type without "none"; nothing starts in 1970
+NOW = datetime.fromtimestamp(0, UTC)  # stands for "now": a launch plan's start time cannot be None
 
 
 class Beginning(NamedTuple):
-    """What a retraining is told beside its settings."""
+    """What a retraining starts with, beside its settings."""
 
     run_name: str
     policy: str
@@ -29,13 +26,13 @@ class Beginning(NamedTuple):
 
 @task(**pod("cpu"))
 def begin_retraining(
-    run_name: str, start_time: datetime, policy: str, environment: str, games: int, config: GrpoConfig
+    run_name: str, start_time: datetime, policy: str, environment: str, tasks: int, config: GrpoConfig
 ) -> Beginning:
     """Start from the champion, or from `policy` while there is none, with a seed that no other start time has."""
     from tasks.promotion.begin import begin
 
     start = None if start_time.timestamp() == 0 else start_time
-    return Beginning(*begin(run_name, start, policy, environment, games, config))
+    return Beginning(*begin(run_name, start, policy, environment, tasks, config))
 
 
 @task(**pod("cpu"))
@@ -46,30 +43,30 @@ def decide_promotion(
     evaluations: list[FlyteDirectory],
     comparison: FlyteDirectory,
 ) -> FlyteFile:
-    """Promote the last of the policies, or leave the champion; says which and why, and returns it as promotion.json."""
+    """Promote the last of the policies, or leave the champion; print which and why, and return it as promotion.json."""
     from tasks.evaluation.compare import read_comparison
+    from tasks.evaluation.records import read_evaluation
     from tasks.evaluation.registered import candidate
-    from tasks.evaluation.report import read_evaluation
     from tasks.folders import run_folder
-    from tasks.promotion.decide import decide, write_decision
+    from tasks.promotion.decide import decide
     from tasks.tracking import console, registry
 
     with stage_context(run):
         policy, evaluation = policies[-1], read_evaluation(Path(evaluations[-1].download()))
-        place = str(policy.remote_source or policy.path)
-        made = candidate(run, config, Path(policy.download()), place, evaluation)
-        version = registry.register(run.tracking_uri, made, lambda place: True)  # it is there, unless MLflow was away
+        uri = str(policy.remote_source or policy.path)
+        made = candidate(run, config, Path(policy.download()), uri, evaluation)
+        version = registry.register(run.tracking_uri, made, lambda uri: True)  # registered already, if MLflow answered
         decision = decide(run, version, read_comparison(Path(comparison.download())))
         path = run_folder(run.name) / "promotion.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
-        write_decision(path, decision)
+        path.write_text(json.dumps(decision.to_dict(), indent=1) + "\n")
         console.stage(decision.why)
     return FlyteFile(str(path))
 
 
 @task(**pod("cpu"))
 def promote_version(model: str, version: int) -> str:
-    """Make a version champion, as a person decided."""
+    """Make a version champion by hand."""
     from tasks.policy.named import find
     from tasks.tracking import console, mlflow_run, registry
 
@@ -84,7 +81,7 @@ def promote_version(model: str, version: int) -> str:
 
 @task(**pod("cpu"))
 def demote_champion(model: str) -> str:
-    """Give the alias back to the champion before, as a person decided."""
+    """Give the alias back to the previous champion by hand."""
     from tasks.tracking import console, mlflow_run, registry
 
     uri = mlflow_run.tracking_uri()

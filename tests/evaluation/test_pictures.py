@@ -8,78 +8,28 @@ import numpy as np
 import pytest
 
 from tasks.evaluation import pictures
-from tasks.history import spread
+from tasks.evaluation.records import Mean
+from tasks.history import distribution
 
-REWARDS = spread(np.array([-1.0, 1.0]))
-CHOICES = {
-    ("hard", 16, "10"): (0.9, True),  # agrees
-    ("hard", 12, "2"): (0.1, True),  # stands where the optimum hits
-    ("soft", 18, "A"): (0.6, False),  # hits where the optimum stands
-    ("soft", 20, "5"): (0.0, False),  # agrees
-    ("hard", 13, "6"): (0.5, False),  # an even split is a STAND
-}
+REWARDS = distribution(np.array([-1.0, 1.0]))
 
 
-def frames(panel: Any) -> list[tuple[float, float]]:
-    return [
-        (p.get_x() + p.get_width() / 2, p.get_y() + p.get_height() / 2)
-        for p in panel.patches
-        if p.get_gid() == "disagreement"
-    ]
-
-
-def cells(panel: Any) -> Any:
-    """Red, green, blue and opacity of each situation, from the lowest total and the dealer's 2."""
-    return panel.images[0].get_array()
-
-
-def test_the_heat_map_frames_exactly_the_disagreements() -> None:
-    panels = pictures.choice_heat_map(CHOICES, "a title").axes[:4]
-    by_name = {panel.get_title(): panel for panel in panels}
-    # at (dealer's card after the 2, total above the lowest, which is 4 for hard and 12 for soft hands)
-    assert frames(by_name["policy, hard hands"]) == [pytest.approx((0, 12 - 4))]
-    assert frames(by_name["policy, soft hands"]) == [pytest.approx((9, 18 - 12))]
-    assert frames(by_name["optimum, hard hands"]) == frames(by_name["optimum, soft hands"]) == []
-
-
-def test_the_heat_map_colours_what_was_met_and_leaves_the_rest_grey() -> None:
-    from matplotlib.colors import to_rgb
-
-    panels = {panel.get_title(): panel for panel in pictures.choice_heat_map(CHOICES, "a title").axes[:4]}
-    hard, soft = (cells(panels[f"policy, {kind} hands"]) for kind in ("hard", "soft"))
-    best = cells(panels["optimum, hard hands"])
-    grey = pytest.approx(to_rgb(pictures.LIGHT.never_met), abs=0.01)
-    assert tuple(soft[20 - 12, 3][:3]) == pytest.approx(to_rgb(pictures.STAND), abs=0.01)
-    assert tuple(best[16 - 4, 8][:3]) == pytest.approx(to_rgb(pictures.HIT), abs=0.01)
-    met = sum(tuple(cell[:3]) != grey for panel in (hard, soft) for row in panel for cell in row)
-    assert met == len(CHOICES)
-
-
-def test_the_learning_curve_shows_points_band_and_labelled_references() -> None:
-    points = [
-        {"version": 0, "games": 0, "expected_reward": -0.4, "expected_reward_ci95": 0.02, "regret": 0.36},
-        {
-            "version": 10,
-            "games": 10_240,
-            "expected_reward": -0.1,
-            "expected_reward_ci95": 0.01,
-            "regret": 0.06,
-        },
-    ]
-    figure = pictures.learning_curve(points, {"optimum": -0.04, "random": -0.4}, "t", [(1024, -0.38)])
+def test_the_learning_curve_shows_points_band_and_labelled_baselines() -> None:
+    points = [(0, Mean(-0.4, 0.02)), (10_240, Mean(-0.1, 0.01))]
+    note = "policy 10: expected reward -0.100 ±0.010"
+    figure = pictures.learning_curve(points, {"best": -0.04, "random": -0.4}, "t", note, [(1024, -0.38)])
     axes: Any = figure.axes[0]
     lines = {str(line.get_label()): line for line in axes.lines}
-    assert list(lines["held-out decks, greedy"].get_xydata()[1]) == pytest.approx([10.24, -0.1])
-    assert list(lines["training games, sampled"].get_xydata()[0]) == pytest.approx([1.024, -0.38])
+    assert list(lines["test tasks, greedy"].get_xydata()[1]) == pytest.approx([10.24, -0.1])
+    assert list(lines["training episodes, sampled"].get_xydata()[0]) == pytest.approx([1.024, -0.38])
     band = axes.collections[0].get_paths()[0].get_extents()
     assert (band.ymin, band.ymax) == pytest.approx((-0.42, -0.09))
-    assert [text.get_text() for text in axes.texts] == ["random  \u22120.40", "optimum  \u22120.04"]
-    assert axes.get_title(loc="left") == "policy 10: \u22120.100 ±0.010, regret 0.060"
+    assert [text.get_text() for text in axes.texts] == ["random  \u22120.40", "best  \u22120.04"]
+    assert axes.get_title(loc="left") == "policy 10: expected reward \u22120.100 ±0.010"
 
 
 def test_names_of_lines_that_lie_close_together_are_pushed_apart() -> None:
-    points = [{"version": 0, "games": 0, "expected_reward": -1.0, "expected_reward_ci95": 0.0, "regret": 1.0}]
-    figure = pictures.learning_curve(points, {"far": -0.5, "a": -0.041, "b": -0.04}, "t")
+    figure = pictures.learning_curve([(0, Mean(-1.0, 0.0))], {"far": -0.5, "a": -0.041, "b": -0.04}, "t")
     figure.canvas.draw()
     axes: Any = figure.axes[0]
     places = {text.get_text().split()[0]: text.get_window_extent() for text in axes.texts}
@@ -88,11 +38,12 @@ def test_names_of_lines_that_lie_close_together_are_pushed_apart() -> None:
     assert (places["far"].y0 + places["far"].y1) / 2 == pytest.approx(line, abs=1)  # nothing pushed it
 
 
-def test_unreadable_replies_have_a_panel_of_their_own() -> None:
-    figure = pictures.learning_curve([], {}, "t", [(1000, -0.9), (2000, -0.3)], [(1000, 0.998), (2000, 0.015)])
+def test_invalid_and_truncated_episodes_have_a_panel_of_their_own() -> None:
+    unusable = [(1000, 0.998), (2000, 0.015)]
+    figure = pictures.learning_curve([], {}, "t", training=[(1000, -0.9), (2000, -0.3)], unusable=unusable)
     (line,) = figure.axes[1].lines
     assert line.get_xydata().tolist() == [[1.0, 0.998], [2.0, 0.015]]
-    assert figure.axes[1].get_title(loc="left") == "at first 99.8%, at last 1.5%"
+    assert figure.axes[1].get_title(loc="left") == "invalid or truncated: at first 99.8%, at last 1.5%"
     assert len(pictures.learning_curve([], {}, "t").axes) == 1
 
 
@@ -105,13 +56,13 @@ def test_stage_times_are_stacked() -> None:
     assert sorted(axes.get_legend_handles_labels()[1]) == ["rollout  38%", "train  62%"]
 
 
-def test_few_values_are_stacked_by_their_share_of_the_games() -> None:
-    rewards = [spread(np.array([-1, -1, -1, 1.0])), spread(np.array([-1, 0, 1, 1.0]))]
-    lengths = [spread(np.arange(1.0, 9.0)), spread(np.array([1.0, 1, 2, 8]))]
-    figure = pictures.distributions([0, 1], rewards, lengths, lengths)
-    reward, turns, _ = figure.axes
+def test_few_values_are_stacked_by_their_share_of_the_episodes() -> None:
+    rewards = [distribution(np.array([-1, -1, -1, 1.0])), distribution(np.array([-1, 0, 1, 1.0]))]
+    lengths = [distribution(np.arange(1.0, 9.0)), distribution(np.array([1.0, 1, 2, 8]))]
+    figure = pictures.distributions([0, 1], rewards, lengths, lengths, [{"finished": 4}] * 2)
+    reward, turns, _ = figure.axes  # one outcome has no panel
     heights = [round(bar.get_height(), 3) for bar in reward.patches]
-    assert heights == [0.75, 0.25, 0, 0.25, 0.25, 0.5]  # losses of version 0 and 1, pushes, wins
+    assert heights == [0.75, 0.25, 0, 0.25, 0.25, 0.5]  # -1 in version 0 and 1, then 0, then 1
     labels = reward.get_legend_handles_labels()[1]
     assert labels == ["\u22121  25%", "0  25%", "+1  50%"]
     assert reward.get_title(loc="left") == "reward: \u22120.50 on average at first, 0.25 at last"
@@ -120,9 +71,17 @@ def test_few_values_are_stacked_by_their_share_of_the_games() -> None:
     assert [round(bar.get_height(), 3) for bar in turns.patches[-2:]] == [0.375, 0.25]  # of 1 to 8: 6, 7 and 8
 
 
+def test_outcomes_are_stacked_the_most_frequent_below() -> None:
+    outcomes = [{"wrong": 3, "time-out": 1}, {"solved": 997, "wrong": 3}]
+    one = [distribution(np.array([1.0]))] * 2
+    axes: Any = pictures.distributions([0, 1], one, one, one, outcomes).axes[0]
+    assert axes.get_legend_handles_labels()[1] == ["solved  100%", "wrong  <1%", "time-out  0%"]
+    assert [bar.get_height() for bar in axes.patches] == [0, 0.997, 0.75, 0.003, 0.25, 0]
+
+
 def test_many_values_are_bands() -> None:
-    tokens = [spread(np.arange(0.0, 101.0)), spread(np.arange(0.0, 201.0))]
-    axes: Any = pictures.distributions([3, 4], tokens, tokens, tokens).axes[2]
+    tokens = [distribution(np.arange(0.0, 101.0)), distribution(np.arange(0.0, 201.0))]
+    axes: Any = pictures.distributions([3, 4], tokens, tokens, tokens, []).axes[2]
     median, mean = axes.lines
     assert median.get_xydata().tolist() == mean.get_xydata().tolist() == [[3, 50], [4, 100]]
     widest, half = (band.get_paths()[0].get_extents() for band in axes.collections)
@@ -134,10 +93,9 @@ def test_a_theme_colours_ground_and_ink() -> None:
 
     for theme in (pictures.LIGHT, pictures.DARK):
         drawn = [
-            pictures.choice_heat_map(CHOICES, "t", theme),
-            pictures.learning_curve([], {"optimum": -0.04}, "t", theme=theme),
+            pictures.learning_curve([], {"best": -0.04}, "t", theme=theme),
             pictures.stage_times([0], {"rollout": [1.0]}, theme=theme),
-            pictures.distributions([0], [REWARDS], [REWARDS], [REWARDS], theme=theme),
+            pictures.distributions([0], [REWARDS], [REWARDS], [REWARDS], [{"won": 1, "lost": 1}], theme=theme),
         ]
         for figure in drawn:
             assert to_hex(figure.get_facecolor()).upper() == theme.ground
@@ -160,10 +118,9 @@ def contrast(one: str, other: str) -> float:
 
 def test_saved_pictures_are_png_at_150_dots_an_inch(tmp_path: Path) -> None:
     figures = {
-        "choices": pictures.choice_heat_map({}, "no game was played"),
         "curve": pictures.learning_curve([], {}, "nothing was evaluated"),
         "times": pictures.stage_times([], {}),
-        "distributions": pictures.distributions([], [], [], []),
+        "distributions": pictures.distributions([], [], [], [], []),
     }
     for name, figure in figures.items():
         path = tmp_path / "pictures" / f"{name}.png"

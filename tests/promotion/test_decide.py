@@ -4,13 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import Comparison, paired
 from tasks.promotion.begin import begin, night_seed
-from tasks.promotion.decide import decide
+from tasks.promotion.decide import Decision, decide
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client, experiment
 
@@ -31,14 +30,23 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     for digest in ("aa", "bb", "cc"):
         registered(uri, digest)
     run_id = client(uri).create_run(experiment(uri)).info.run_id
-    return Run("monday", "6f9c", night_seed(NIGHT), "blackjack", "", run_id, uri)
+    return Run(
+        name="monday",
+        token="6f9c",
+        seed=night_seed(NIGHT),
+        environment="blackjack",
+        environment_url="",
+        mlflow_run_id=run_id,
+        tracking_uri=uri,
+    )
 
 
 def compared(policy: str, other: str, *, won: int, lost: int) -> Comparison:
-    """100 decks that the other one loses; `won` of them the policy wins, and `lost` are the other way round."""
-    other_E = np.array([1.0] * lost + [-1.0] * (100 - lost))
-    policy_E = np.array([-1.0] * lost + [1.0] * won + [-1.0] * (100 - lost - won))
-    return Comparison(policy, other, games=100, seed=5, **paired(policy_E, other_E), players={})
+    """100 tasks that the other one loses; `won` of them the policy wins, and `lost` are the other way round."""
+    other_rewards = [1.0] * lost + [-1.0] * (100 - lost)
+    rewards = [-1.0] * lost + [1.0] * won + [-1.0] * (100 - lost - won)
+    by_task = [{str(task): reward for task, reward in enumerate(of)} for of in (rewards, other_rewards)]
+    return Comparison(policy, other, seed=5, **paired(*by_task))  # type: ignore[arg-type]
 
 
 def number(run: Run) -> int:
@@ -47,35 +55,35 @@ def number(run: Run) -> int:
 
 
 def test_what_is_surely_better_becomes_champion_and_what_is_not_does_not(run: Run) -> None:
-    def has_reward_variance(digest: str, other: str, **decks: int):
+    def decided(digest: str, other: str, **tasks: int) -> Decision:
         version = registered(run.tracking_uri, digest)
-        return decide(run, version, compared(digest, other, **decks))
+        return decide(run, version, compared(digest, other, **tasks))
 
     # The first one: mean 0.04, deviation 0.28, half-width 0.055.
-    refused = has_reward_variance("bb", "aa", won=2, lost=0)
+    refused = decided("bb", "aa", won=2, lost=0)
     assert not refused.promoted and number(run) == 0
     assert refused.why == (
         f"{MODEL} has no champion yet, version 2 is not surely better than what it was trained from: "
-        "+0.0400 ±0.0552 a game on 100 decks (better on 2, worse on 0, the same on 98)"
+        "+0.0400 ±0.0552 an episode on 100 tasks (better on 2, worse on 0, the same on 98)"
     )
     # Mean 0.2, deviation 0.60, half-width 0.118.
-    first = has_reward_variance("bb", "aa", won=10, lost=0)
+    first = decided("bb", "aa", won=10, lost=0)
     assert first.promoted and number(run) == 2
     assert first.why.startswith(f"version 2 of {MODEL} is champion, the first one: +0.2000 ±0.118")
-    # Mean 0.12, deviation 0.82, half-width 0.162: more decks won than lost, and no proof.
-    stays = has_reward_variance("cc", "bb", won=12, lost=6)
+    # Mean 0.12, deviation 0.82, half-width 0.162: more tasks won than lost, and no proof.
+    stays = decided("cc", "bb", won=12, lost=6)
     assert not stays.promoted and number(run) == 2
     assert stays.why.startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: +0.12")
-    worse = has_reward_variance("cc", "bb", won=0, lost=10)
+    worse = decided("cc", "bb", won=0, lost=10)
     assert not worse.promoted and number(run) == 2 and "-0.2000" in worse.why
-    second = has_reward_variance("cc", "bb", won=20, lost=1)
+    second = decided("cc", "bb", won=20, lost=1)
     assert second.promoted and number(run) == 3
-    assert has_reward_variance("cc", "bb", won=20, lost=1) == second  # a stage that is repeated says the same
-    assert (second.model, second.version, second.games, second.seed) == (MODEL, 3, 100, 5)
+    assert decided("cc", "bb", won=20, lost=1) == second  # a stage that is repeated says the same
+    assert (second.model, second.version, second.tasks, second.seed) == (MODEL, 3, 100, 5)
 
     tags = client(run.tracking_uri).get_model_version(MODEL, "3").tags
     assert tags["promotion"].endswith(second.why)
-    assert (tags["comparison.difference"], tags["comparison.games"]) == ("0.38", "100")
+    assert (tags["comparison.difference"], tags["comparison.tasks"]) == ("0.38", "100")
     assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == second.why
 
 
@@ -100,7 +108,7 @@ def test_each_night_has_its_own_seed_and_begins_with_the_champion(run: Run) -> N
     assert now - 1 <= began("a", None)[2] <= now + 5
     other = GrpoConfig.from_dict({"tracking": {"model": "another"}})
     assert begin("a", NIGHT, "tiny", "blackjack", 100, other)[1] == "tiny"
-    with pytest.raises(ValueError, match="games is 1; allowed: 2 or more"):
+    with pytest.raises(ValueError, match="tasks is 1; allowed: 2 or more"):
         begin("a", NIGHT, "tiny", "blackjack", 1, GrpoConfig())
 
 

@@ -22,7 +22,7 @@ from tasks.records import Sample, to_table, write_batch
 from tasks.tracking import mlflow_run, patience
 from tasks.tracking.datasets import log_datasets
 from tasks.tracking.mlflow_store import client
-from tasks.tracking.traces import games_to_trace, is_traced, log_games, outcome
+from tasks.tracking.traces import is_traced, log_episodes, rows_to_trace
 
 CONFIG = GrpoConfig.from_dict({"rollout": {"group_size": 2}, "tracking": {"trace_groups": 2, "max_traces": 100}})
 CARDS = ("Cards 10 2, hard 12. Dealer 10.", "Cards 10 2 4, hard 16. Dealer 10.")
@@ -63,47 +63,76 @@ def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def opened(uri: str, name: str, iterations: int = 8) -> Run:
     run_id = mlflow_run.open_run(uri=uri, name=name, token=name, parameters={}, tags={})
-    return Run(name, name, 0, "blackjack", "", run_id, uri, iterations)
+    return a_run(uri, iterations, name, run_id)
 
 
-def game(
-    group: int, member: int, reward: float | None, *, finish: str = "finished", turns: int = 1, iteration: int = 3
-) -> Sample:
-    said = [{"role": "system", "content": "You play BlackJack."}]
-    for cards, move in zip(CARDS[:turns], ("HIT", "STAND"), strict=False):
-        said += [{"role": "user", "content": cards}, {"role": "assistant", "content": move}]
-    return Sample(
-        trajectory_id=f"{iteration:05d}-{group:05d}-{member}",
-        sample=0,
-        group_id=f"{iteration:05d}-{group:05d}",
-        policy_version=2,
-        seed=2**61 - 1,
-        token_ids=[1, 2],
-        loss_mask=[False, True],
-        logprobs=[0.0, -0.5],
-        reward=reward,
-        turns=turns,
-        invalid=finish != "finished",
-        finish_reason=finish,
-        messages=said,
+def a_run(uri: str = "sqlite://", iterations: int = 8, name: str = "a", run_id: str = "id") -> Run:
+    return Run(
+        name=name,
+        token=name,
+        seed=0,
+        environment="blackjack",
+        environment_url="",
+        mlflow_run_id=run_id,
+        tracking_uri=uri,
+        iterations=iterations,
     )
 
 
-def batch(*games: Sample) -> pa.Table:
-    return add_advantages(to_table(games))[0]
+def sample(
+    group: int,
+    member: int,
+    reward: float | None,
+    *,
+    finish: str = "finished",
+    outcome: str = "lost",
+    turns: int = 1,
+    iteration: int = 3,
+    **changes: Any,
+) -> Sample:
+    said: list[dict[str, Any]] = [{"role": "system", "content": "You play BlackJack."}]
+    for cards, move in zip(CARDS[:turns], ("HIT", "STAND"), strict=False):
+        said += [{"role": "user", "content": cards}, {"role": "assistant", "content": move, "reward": 0.0}]
+    if reward is not None:
+        said[-1] |= {"reward": reward, "note": f"{outcome}, at last"}
+    known: dict[str, Any] = {
+        "trajectory_id": f"{iteration:05d}-{group:05d}-{member}",
+        "sample": 0,
+        "group_id": f"{iteration:05d}-{group:05d}",
+        "task_id": f"deck-{group}",
+        "seed": 2**61 - 1,
+        "policy_version": 2,
+        "token_ids": [1, 2],
+        "loss_mask": [False, True],
+        "logprobs": [0.0, -0.5],
+        "reward": reward,
+        "raw_reward": reward,
+        "turns": turns,
+        "invalid": finish == "invalid",
+        "finish_reason": finish,
+        "outcome": outcome,
+        "error": "",
+        "metrics": [("agreement", 0.5)],
+        "messages": said,
+    }
+    return Sample(**{**known, **changes})
 
 
-# Of these four groups two are decided, numbers 1 and 3.
-GAMES = (
-    *(game(0, 0, 1.0), game(0, 1, 1.0)),
-    *(game(1, 0, 1.0, turns=2), game(1, 1, -1.0, finish="invalid")),
-    *(game(2, 0, 0.0), game(2, 1, 0.0)),
-    *(game(3, 0, 0.0), game(3, 1, -1.0)),
+def batch(*samples: Sample) -> pa.Table:
+    return add_advantages(to_table(samples))[0]
+
+
+# Of these four groups two have reward variance, numbers 1 and 3.
+EPISODES = (
+    *(sample(0, 0, 1.0, outcome="won"), sample(0, 1, 1.0, outcome="won")),
+    *(sample(1, 0, 1.0, outcome="won", turns=2), sample(1, 1, -1.0, finish="invalid", outcome="invalid")),
+    *(sample(2, 0, 0.0, outcome="pushed"), sample(2, 1, 0.0, outcome="pushed")),
+    *(sample(3, 0, 0.0, outcome="pushed"), sample(3, 1, -1.0)),
 )
 
 
-def log(run: Run, **changes: Any) -> int:
-    return log_games(run, CONFIG, batch(*GAMES), **{"iteration": 3, "started": STARTED, "seconds": SECONDS, **changes})
+def log(run: Run) -> int:
+    return log_episodes(run, CONFIG, batch(*EPISODES), iteration=3, started=STARTED, seconds=SECONDS)
 
 
 def traces(run: Run, query: str | None = None) -> dict[str, Any]:
@@ -113,22 +142,24 @@ def traces(run: Run, query: str | None = None) -> dict[str, Any]:
     return {trace.info.client_request_id: trace for trace in found}
 
 
-def test_a_game_becomes_a_trace_of_the_run(uri: str) -> None:
+def test_an_episode_becomes_a_trace_of_the_run(uri: str) -> None:
     run = opened(uri, "one")
     assert log(run) == 4
     found = traces(run)
     assert sorted(found) == ["00003-00001-0", "00003-00001-1", "00003-00003-0", "00003-00003-1"]
     trace = found["00003-00001-0"]
     tags = {key: value for key, value in trace.info.tags.items() if not key.startswith("mlflow.")}
-    assert tags == {"iteration": "3", "policy_version": "2", "outcome": "win", "run": "one", "group": "00003-00001"}
+    about = {"iteration": "3", "policy_version": "2", "run": "one", "group": "00003-00001", "task": "deck-1"}
+    assert tags == {**about, "outcome": "won"}
+    assert trace.info.state == "OK"
     assert trace.info.trace_metadata["mlflow.sourceRun"] == run.mlflow_run_id
     assert (trace.info.request_time, trace.info.execution_duration) == (STARTED * 1000, SECONDS * 1000)
-    assert (trace.info.request_preview, trace.info.response_preview) == (CARDS[0], "HIT, STAND: win")
+    assert (trace.info.request_preview, trace.info.response_preview) == (CARDS[0], "HIT, STAND: won")
     feedback = {a.name: a.feedback.value for a in trace.info.assessments}
-    assert feedback == {"reward": 1.0, "advantage": 1.0, "age": 1}
+    assert feedback == {"reward": 1.0, "agreement": 0.5, "advantage": 1.0, "age": 1}
     root, first, second = sorted(trace.data.spans, key=lambda span: (span.parent_id is not None, span.start_time_ns))
-    assert root.inputs == {"seed": str(2**61 - 1), "group": "00003-00001"}
-    assert root.outputs == {"reward": 1.0, "outcome": "win", "finish_reason": "finished"}
+    assert root.inputs == {"task": "deck-1", "seed": str(2**61 - 1), "group": "00003-00001"}
+    assert root.outputs == {"reward": 1.0, "outcome": "won", "finish_reason": "finished"}
     assert [(s.parent_id, s.name, s.attributes["observation"], s.attributes["reply"]) for s in (first, second)] == [
         (root.span_id, "turn 1", CARDS[0], "HIT"),
         (root.span_id, "turn 2", CARDS[1], "STAND"),
@@ -139,7 +170,9 @@ def test_a_game_becomes_a_trace_of_the_run(uri: str) -> None:
         "HIT",
         CARDS[1],
     ]
-    assert second.outputs["choices"][0]["message"]["content"] == "STAND"
+    assert second.outputs["choices"][0]["message"] == {"role": "assistant", "content": "STAND"}
+    answers = [(s.attributes["reward"], s.attributes.get("note")) for s in (first, second)]
+    assert answers == [(0.0, None), (1.0, "won, at last")]
     begin, middle, end = STARTED * 1e9, (STARTED + 2) * 1e9, (STARTED + 4) * 1e9
     assert [(s.start_time_ns, s.end_time_ns) for s in (root, first, second)] == [
         (begin, end),
@@ -151,16 +184,16 @@ def test_a_game_becomes_a_trace_of_the_run(uri: str) -> None:
 def test_traces_are_found_by_iteration_and_outcome(uri: str) -> None:
     run = opened(uri, "filtered")
     log(run)
-    log_games(
+    log_episodes(
         run,
         CONFIG,
-        batch(game(1, 0, 1.0, iteration=4), game(1, 1, -1.0, iteration=4)),
+        batch(sample(1, 0, 1.0, outcome="won", iteration=4), sample(1, 1, -1.0, iteration=4)),
         iteration=4,
         started=STARTED,
         seconds=SECONDS,
     )
-    assert sorted(traces(run, "tags.iteration = '3' AND tags.outcome = 'loss'")) == ["00003-00003-1"]
-    assert sorted(traces(run, "tags.outcome = 'win'")) == ["00003-00001-0", "00004-00001-0"]
+    assert sorted(traces(run, "tags.iteration = '3' AND tags.outcome = 'lost'")) == ["00003-00003-1"]
+    assert sorted(traces(run, "tags.outcome = 'won'")) == ["00003-00001-0", "00004-00001-0"]
     assert sorted(traces(run, "tags.iteration = '4'")) == ["00004-00001-0", "00004-00001-1"]
 
 
@@ -168,27 +201,27 @@ def test_a_repeated_stage_leaves_nothing_twice(uri: str) -> None:
     run, other = opened(uri, "repeated"), opened(uri, "another")
     for _ in range(3):
         assert log(run) == 4
-    assert log(other) == 4  # the same games in another run are traces of their own
+    assert log(other) == 4  # the same episodes in another run are traces of their own
     found = traces(run)
     assert len(found) == len(traces(other)) == 4
     assert sorted(len(trace.data.spans) for trace in found.values()) == [2, 2, 2, 3]
-    assert {len(trace.info.assessments) for trace in found.values()} == {3}
+    assert {len(trace.info.assessments) for trace in found.values()} == {4}
 
 
-def test_decided_groups_come_first_and_the_same_ones_every_time() -> None:
-    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", 8)
-    chosen = {row["group_id"] for row in games_to_trace(run, CONFIG, batch(*GAMES), 3)}
+def test_groups_with_reward_variance_come_first_and_the_same_ones_every_time() -> None:
+    run = a_run()
+    chosen = {row["group_id"] for row in rows_to_trace(run, CONFIG, batch(*EPISODES), 3)}
     assert chosen == {"00003-00001", "00003-00003"}
     more = GrpoConfig.from_dict({"tracking": {"trace_groups": 3}})
-    assert len({row["group_id"] for row in games_to_trace(run, more, batch(*GAMES), 3)} - chosen) == 1
+    assert len({row["group_id"] for row in rows_to_trace(run, more, batch(*EPISODES), 3)} - chosen) == 1
     none = GrpoConfig.from_dict({"tracking": {"trace_groups": 0}})
-    assert games_to_trace(run, none, batch(*GAMES), 3) == []
+    assert rows_to_trace(run, none, batch(*EPISODES), 3) == []
 
 
-def test_the_last_sample_of_a_game_has_its_whole_conversation() -> None:
-    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", 8)
-    later = Sample(**{**vars(game(1, 0, 1.0, turns=2)), "sample": 1})
-    rows = games_to_trace(run, CONFIG, batch(game(1, 0, 1.0), later, game(1, 1, -1.0)), 3)
+def test_the_last_sample_of_an_episode_has_its_whole_conversation() -> None:
+    run = a_run()
+    later = sample(1, 0, 1.0, turns=2, sample=1)
+    rows = rows_to_trace(run, CONFIG, batch(sample(1, 0, 1.0), later, sample(1, 1, -1.0)), 3)
     assert {row["trajectory_id"]: len(row["messages"]) for row in rows} == {"00003-00001-0": 5, "00003-00001-1": 3}
     assert len(rows) == 2
 
@@ -207,8 +240,8 @@ def test_a_run_has_no_more_traces_than_its_cap(groups: int, most: int, iteration
     config = GrpoConfig.from_dict(
         {"rollout": {"group_size": 2}, "tracking": {"trace_groups": groups, "max_traces": most}}
     )
-    run = Run("a", "a", 0, "blackjack", "", "id", "sqlite://", iterations)
-    found = {v: len(games_to_trace(run, config, batch(*GAMES), v)) for v in range(iterations)}
+    run = a_run(iterations=iterations)
+    found = {v: len(rows_to_trace(run, config, batch(*EPISODES), v)) for v in range(iterations)}
     assert {v: count for v, count in found.items() if count} == traced
     assert sum(found.values()) <= most
 
@@ -218,20 +251,75 @@ def test_iterations_with_traces_are_spread_over_the_run() -> None:
     assert all(is_traced(v, 5, 5) for v in range(5))
 
 
-@pytest.mark.parametrize(
-    ("reward", "finish", "expected"),
-    [(1.0, "finished", "win"), (0.0, "finished", "push"), (-1.0, "finished", "loss"), (None, "length", "invalid")],
-)
-def test_outcomes(reward: float | None, finish: str, expected: str) -> None:
-    assert outcome(vars(game(0, 0, reward, finish=finish))) == expected
-
-
-def test_a_dropped_game_has_no_reward(uri: str) -> None:
+def test_an_episode_that_was_dropped_has_the_environments_reward(uri: str) -> None:
     run = opened(uri, "dropped")
-    games = batch(game(1, 0, None, finish="length"), game(1, 1, 1.0), game(1, 2, -1.0))
-    assert log_games(run, CONFIG, games, iteration=3, started=STARTED, seconds=SECONDS) == 3
+    cut = sample(1, 0, None, finish="truncated", outcome="truncated", raw_reward=-1.0)
+    episodes = batch(cut, sample(1, 1, 1.0), sample(1, 2, -1.0))
+    assert log_episodes(run, CONFIG, episodes, iteration=3, started=STARTED, seconds=SECONDS) == 3
     trace = traces(run)["00003-00001-0"]
+    found = {a.name: a.feedback.value for a in trace.info.assessments}
+    assert found == {"reward": -1.0, "agreement": 0.5, "advantage": 0.0, "age": 1}
+
+
+def test_an_error_has_its_reason_and_no_reward(uri: str) -> None:
+    run, reason = opened(uri, "failed"), "blackjack failed in a step: the server went away"
+    failed = sample(1, 0, None, finish="error", outcome="error", error=reason, metrics=[])
+    mute = sample(1, 1, None, finish="error", outcome="error", error=reason, metrics=[], turns=0)
+    episodes = batch(failed, mute, sample(1, 2, 1.0), sample(1, 3, -1.0))
+    assert log_episodes(run, CONFIG, episodes, iteration=3, started=STARTED, seconds=SECONDS) == 4
+    found = traces(run, "trace.status = 'ERROR'")
+    assert sorted(found) == ["00003-00001-0", "00003-00001-1"]
+    trace = found["00003-00001-0"]
+    root, turn = sorted(trace.data.spans, key=lambda span: span.parent_id is not None)
+    assert (root.status.status_code, root.status.description) == ("ERROR", reason)
+    assert root.outputs == {"reward": None, "outcome": "error", "finish_reason": "error", "error": reason}
+    assert turn.status.status_code == "OK"
     assert {a.name: a.feedback.value for a in trace.info.assessments} == {"advantage": 0.0, "age": 1}
+    assert len(found["00003-00001-1"].data.spans) == 1  # it failed before the first reply
+
+
+def test_tools_have_spans_and_examples_in_the_prompt_have_none(uri: str) -> None:
+    run = opened(uri, "tools")
+    call = {"id": "c1", "name": "python", "arguments": '{"code": "1+1"}'}
+    said = [
+        {"role": "user", "content": "3+3"},
+        {"role": "assistant", "content": "6"},
+        {"role": "user", "content": "1+1"},
+        {"role": "assistant", "content": "", "tool_calls": [call], "reward": 0.0, "note": "a call"},
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "2", "reward": 1.0, "note": "right"},
+    ]
+    episodes = batch(sample(1, 0, 1.0, messages=said, turns=2), sample(1, 1, -1.0))
+    log_episodes(run, CONFIG, episodes, iteration=3, started=STARTED, seconds=SECONDS)
+    trace = traces(run)["00003-00001-0"]
+    assert trace.info.request_preview == "1+1"
+    _, first, tool, second = sorted(trace.data.spans, key=lambda s: (s.parent_id is not None, s.start_time_ns))
+    assert [(s.name, s.span_type) for s in (first, tool, second)] == [
+        ("turn 1", "CHAT_MODEL"),
+        ("python", "TOOL"),
+        ("turn 2", "CHAT_MODEL"),
+    ]
+    assert (tool.inputs, tool.outputs) == ({"code": "1+1"}, "2")
+    function = {"name": "python", "arguments": '{"code": "1+1"}'}
+    reply = first.outputs["choices"][0]["message"]
+    assert reply["tool_calls"] == [{"id": "c1", "type": "function", "function": function}]
+    assert second.inputs["messages"][-1] == {"role": "tool", "content": "2", "tool_call_id": "c1"}
+
+
+def test_previews_are_no_longer_than_mlflow_takes(uri: str) -> None:
+    run = opened(uri, "long")
+    said = [{"role": "user", "content": "x" * 3000}, {"role": "assistant", "content": "y" * 3000}]
+    log_episodes(
+        run,
+        CONFIG,
+        batch(sample(1, 0, 1.0, messages=said, outcome="won"), sample(1, 1, -1.0)),
+        iteration=3,
+        started=STARTED,
+        seconds=SECONDS,
+    )
+    info = traces(run)["00003-00001-0"].info
+    assert len(info.request_preview) == 1000 and len(info.response_preview) <= 1000
+    assert info.response_preview.endswith("y: won")
 
 
 def use(iteration: int, digest: str) -> BatchUse:
@@ -240,7 +328,7 @@ def use(iteration: int, digest: str) -> BatchUse:
 
 
 def test_a_batch_is_a_dataset_of_the_run_once(uri: str, tmp_path: Path) -> None:
-    run, folder = opened(uri, "datasets"), write_batch(batch(*GAMES), tmp_path / "trajectories" / "00003")
+    run, folder = opened(uri, "datasets"), write_batch(batch(*EPISODES), tmp_path / "trajectories" / "00003")
     remote = "s3://bucket/x/batch"
     log_datasets(run, {str(folder): use(3, "a" * 64)}, {str(folder): folder}, 4)
     for _ in range(2):  # the next stage learns from the same batch, and is repeated
@@ -273,7 +361,7 @@ def test_a_batch_is_a_dataset_of_the_run_once(uri: str, tmp_path: Path) -> None:
 def test_a_server_that_is_away_costs_seconds_and_no_stage(capsys: pytest.CaptureFixture[str], closed_port: int) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as mute:  # takes connections and never answers
         for port in (closed_port, mute.getsockname()[1]):
-            run = Run("a", "a", 0, "blackjack", "", "id", f"http://127.0.0.1:{port}", 8)
+            run = a_run(f"http://127.0.0.1:{port}")
             started = time.monotonic()
             assert log(run) == 0
             assert time.monotonic() - started < 6

@@ -3,6 +3,8 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 from tasks.environments.blackjack.cards import Move
 from tasks.environments.blackjack.language import parse_move
@@ -12,19 +14,19 @@ from tasks.environments.interface import Episode
 _CARDS = re.compile(r", (?P<total>(hard|soft) \d+)\. Dealer (?P<dealer>\w+)\.$")
 
 
-def count_choices(episodes: Sequence[Episode], thinking: bool) -> list[tuple[str, str, int, int]]:
-    """(row, column, decisions, of these HIT) for each situation met: ("soft 18", "10", 31, 4). Unreadable replies are
-    no decisions."""
+def count_choices(episodes: Sequence[Episode], thinking: bool) -> list[list[Any]]:
+    """[row, column, decisions, of these HIT] for each situation met: ["soft 18", "10", 31, 4]. An unreadable reply is
+    no decision."""
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for episode in episodes:
-        for before, reply in zip(episode.messages, episode.messages[1:], strict=False):
+        for before, reply in pairwise(episode.messages):
             seen = _CARDS.search(before["content"]) if reply["role"] == "assistant" else None
             move = parse_move(reply["content"], thinking) if seen else None
             if seen and move:
                 count = counts[seen["total"], seen["dealer"]]
                 count[0] += 1
                 count[1] += move == "HIT"
-    return [(row, column, met, hits) for (row, column), (met, hits) in sorted(counts.items())]
+    return [[row, column, met, hits] for (row, column), (met, hits) in sorted(counts.items())]
 
 
 def best_moves() -> Mapping[tuple[str, str], Move]:
@@ -36,9 +38,9 @@ def best_moves() -> Mapping[tuple[str, str], Move]:
 
 
 def heat_map_cells(
-    choices: Sequence[tuple[str, str, int, int]],
+    choices: Sequence[Sequence[Any]],
 ) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
-    """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), as the heat map takes it."""
+    """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), of what `count_choices` gave."""
     best = best_moves()
     cells = {}
     for row, column, met, hits in choices:

@@ -25,7 +25,7 @@ METRICS = (
     Metric("agreement", "agreement with the optimum", ".1%", per="step"),
 )
 
-# What `tiny` learns the game by on a CPU in a few minutes, see docs/algorithms.md.
+# With these `tiny` learns the game on a CPU in a few minutes, see docs/algorithms.md.
 DEFAULTS: Mapping[str, Any] = {
     "rollout": {"max_tokens": 4, "max_turns": 16, "group_size": 2, "groups": 512, "max_groups": 4096},
     "algorithm": {"kl_coefficient": 0.15},
@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def task(split: Split, index: int) -> Task:
-    """A shuffled deck: its seed is all there is to it."""
+    """A shuffled deck, fixed by its seed alone."""
     seed = index if split == "train" else HELD_OUT + index
     return Task(id=str(seed), split=split, seed=seed)
 
@@ -48,7 +48,7 @@ def outcome(episode: Episode) -> str:
 
 
 def score(episode: Episode) -> dict[str, float]:
-    """Who won, and what the optimum gets on the same deck beyond what the episode got. A push is not a win."""
+    """Who won, and the regret: what the optimum gets on the same deck less the episode's reward. A push is no win."""
     from tasks.environments.blackjack.baselines import optimum_reward
 
     return {
@@ -59,17 +59,29 @@ def score(episode: Episode) -> dict[str, float]:
     }
 
 
-def summary(evaluation: Any) -> dict[str, Any]:
-    """BlackJack's own keys of summary.json."""
-    metrics = evaluation.metrics
+def summary(first: Any, last: Any, episodes: int) -> dict[str, Any]:
+    """BlackJack's own keys of summary.json, of the first and the last Evaluation and the episodes of the training."""
+
+    def mean(evaluation: Any, name: str) -> float:
+        found = evaluation.metrics.get(name)
+        return found.mean if found else 0.0  # where every reply was cut short no step was judged
+
+    def results(evaluation: Any) -> dict[str, float]:
+        return {
+            "expected_reward": evaluation.reward.mean,
+            "win_rate": mean(evaluation, "won"),
+            "regret": mean(evaluation, "regret"),
+        }
+
     return {
-        "expected_reward": evaluation.reward.mean,
-        "expected_reward_ci95": evaluation.reward.ci95,
-        "win_rate": metrics["won"].mean,
-        "regret": metrics["regret"].mean,
-        "regret_ci95": metrics["regret"].ci95,
-        "invalid_rate": metrics["invalid"].mean,
-        "agreement": metrics["agreement"].mean,
+        **results(last),
+        "expected_reward_ci95": last.reward.ci95,
+        "regret_ci95": last.metrics["regret"].ci95,
+        "invalid_rate": mean(last, "invalid") + mean(last, "truncated"),
+        "agreement": mean(last, "agreement"),
+        "games": episodes,
+        "evaluation_games": last.tasks,
+        "before": results(first),
     }
 
 
@@ -91,7 +103,7 @@ FIGURES = (
 
 
 def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
-    """BlackJack; with `thinking` its prompt asks for a thought, and the last line of a reply is the answer."""
+    """BlackJack. With `thinking` the prompt asks for a thought, and the last line of a reply is the answer."""
 
     def local() -> Environment:
         from tasks.environments.blackjack.environment import BlackJack
@@ -104,7 +116,7 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
         return is_partial(reply, thinking)
 
     def demonstrations(seed: int, count: int) -> Sequence[Demonstration]:
-        """Random play: which replies there are, not which are good."""
+        """Random play: it shows which replies there are, not which are good."""
         from tasks.environments.scripted import play_baseline
         from tasks.seeds import derived_seed
 
@@ -132,6 +144,9 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
         summary=summary,
         demonstrations=demonstrations,
         defaults=DEFAULTS,
+        # Measured: the difference on a deck has a standard deviation of 0.44 between two policies close to the optimum,
+        # and of 0.72 between a beginner and a good one. So many decks show a difference of 0.02 in 94 of 100
+        # comparisons even with 0.72, and with 0.44 one of 0.01 in 80.
         comparison_tasks=16384,
     )
     return spec

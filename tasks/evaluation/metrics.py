@@ -1,0 +1,87 @@
+"""From episodes to numbers: means with their 95 % intervals, and pass@k.
+
+An episode that ended in an error says nothing about the policy: it counts only in the share "error".
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import comb, sqrt
+
+import numpy as np
+
+from tasks.environments.interface import EnvironmentSpec, Episode, Metric
+from tasks.evaluation.records import Mean, Results
+
+Z95 = 1.959964  # the normal distribution's two-sided 95 % point
+# Beside the metrics of each environment: shares of episodes by their finish reason.
+BUILT_IN = (
+    Metric("invalid", "invalid replies", ".1%"),
+    Metric("truncated", "truncated", ".1%"),
+    Metric("error", "errors", ".1%"),
+)
+
+
+def mean_of(values: Sequence[float] | np.ndarray) -> Mean:
+    """Mean and half the width of its 95 % interval, by the normal approximation; of 2 values or more."""
+    array = np.asarray(values, dtype=np.float64)
+    return Mean(float(array.mean()), float(Z95 * array.std(ddof=1) / sqrt(len(array))))
+
+
+def ended(episodes: Sequence[Episode]) -> list[Episode]:
+    """The episodes that count. Raises RuntimeError when these are fewer than 2, which have no interval."""
+    counted = [episode for episode in episodes if episode.finish_reason != "error"]
+    if len(counted) < 2:
+        reasons = [episode.error for episode in episodes if episode.error]
+        first = f"; the first error: {reasons[0]}" if reasons else ""
+        raise RuntimeError(f"{len(counted)} of {len(episodes)} episodes ended without an error, 2 are needed{first}")
+    return counted
+
+
+def mean_reward(episodes: Sequence[Episode]) -> Mean:
+    """Mean reward of the episodes that count."""
+    return mean_of([episode.reward for episode in ended(episodes)])
+
+
+def measure(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
+    """Mean reward and metrics. What fewer than two episodes or steps have is left out."""
+    counted = ended(episodes)
+    values: dict[str, list[float]] = defaultdict(list)
+    for episode in counted:
+        steps: dict[str, list[float]] = defaultdict(list)
+        for step in episode.steps:
+            for key, value in step.metrics.items():
+                steps[key].append(value)
+        score = spec.score(episode)
+        for metric in spec.metrics:
+            values[metric.key] += _values(metric, steps.get(metric.key, []), score)
+    for metric in BUILT_IN:
+        among = episodes if metric.key == "error" else counted
+        values[metric.key] = [float(episode.finish_reason == metric.key) for episode in among]
+    return Results(
+        reward=mean_reward(counted), metrics={key: mean_of(found) for key, found in values.items() if len(found) > 1}
+    )
+
+
+def _values(metric: Metric, steps: list[float], score: Mapping[str, float]) -> list[float]:
+    """What one episode adds to the values of a metric: its score, else each of its steps or the mean of these."""
+    if metric.key in score:
+        return [score[metric.key]]
+    return steps if metric.per == "step" or not steps else [sum(steps) / len(steps)]
+
+
+def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[str, float]:
+    """For each k the chance that at least one of k samples of a task is solved, its reward 1; mean over the tasks.
+
+    Of n samples of a task c are solved: 1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al.,
+    arXiv:2107.03374. A task with fewer than k samples says nothing of this k.
+    """
+    solved: dict[str, list[bool]] = defaultdict(list)
+    for episode in episodes:
+        if episode.finish_reason != "error":
+            solved[episode.task.id].append(episode.reward > 1 - 1e-6)
+    found = {}
+    for k in ks:
+        counts = [(len(samples), sum(samples)) for samples in solved.values() if len(samples) >= k]
+        if counts:
+            found[str(k)] = float(np.mean([1 - comb(n - c, k) / comb(n, k) for n, c in counts]))
+    return found

@@ -1,0 +1,76 @@
+"""Results as people read them: the cells of the console's tables and of the report, and lines of text."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tasks.environments.interface import EnvironmentSpec, Metric
+from tasks.evaluation.metrics import BUILT_IN
+from tasks.evaluation.records import Evaluation, Results
+
+REWARD = Metric("reward", "expected reward", "+.3f", headline=True)
+SAMPLED = Metric("sampled_reward", "  sampled, not greedy", "+.3f")
+
+
+def cell(metric: Metric, results: Results, *, interval: bool = True) -> str:
+    """A mean in the metric's format, with its interval: `+0.710 ±0.020`; "-" where there is none."""
+    own = metric in (REWARD, SAMPLED)
+    found = getattr(results, metric.key, None) if own else results.metrics.get(metric.key)
+    if found is None:
+        return "-"
+    number = format(found.mean, metric.format)
+    return f"{number} ±{format(found.ci95, metric.format.lstrip('+'))}" if interval else number
+
+
+def minus(text: str) -> str:
+    """The text with real minus signs before its negative numbers."""
+    return re.sub(r"(?<![\w-])-(?=\d)", "\N{MINUS SIGN}", text)
+
+
+def display_name(name: str) -> str:
+    """A baseline's name as people read it: `always_stand` is "always stand"."""
+    return name.replace("_", " ")
+
+
+def headlines(spec: EnvironmentSpec) -> list[Metric]:
+    """The reward, and the metrics that the environment puts first."""
+    return [REWARD, *(metric for metric in spec.metrics if metric.headline)]
+
+
+def headline_text(metrics: Sequence[Metric], results: Results, between: str = "  ") -> str:
+    """`expected reward -0.048 ±0.021  regret 0.011 ±0.009`"""
+    return between.join(f"{metric.label} {cell(metric, results)}" for metric in metrics)
+
+
+def ended_badly(results: Sequence[Results]) -> list[Metric]:
+    """The share of invalid episodes, and those of truncated ones and of errors where there were any."""
+
+    def seen(metric: Metric) -> bool:
+        return any(metric.key in found.metrics and found.metrics[metric.key].mean > 0 for found in results)
+
+    return [metric for metric in BUILT_IN if metric.key == "invalid" or seen(metric)]
+
+
+def results_table(
+    spec: EnvironmentSpec, policies: Mapping[str, Results], baselines: Mapping[str, Results] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns, and rows of a label and a cell for each: `policies` with intervals, then `baselines`
+    without."""
+    others = {display_name(name): found for name, found in (baselines or {}).items()}
+    everybody = [*policies.values(), *others.values()]
+
+    def row(metric: Metric) -> list[str]:
+        cells = [cell(metric, found, interval=i < len(policies)) for i, found in enumerate(everybody)]
+        return [metric.label, *cells]
+
+    chances = [found.pass_at if isinstance(found, Evaluation) else {} for found in everybody]
+    passed = [
+        [f"  pass@{k}, sampled", *(format(found[k], ".1%") if k in found else "-" for found in chances)]
+        for k in max(chances, key=len)
+    ]
+    sampled = [row(SAMPLED)] if any(isinstance(found, Evaluation) for found in everybody) else []
+    return [*policies, *others], [
+        row(REWARD),
+        *sampled,
+        *passed,
+        *(row(metric) for metric in (*spec.metrics, *ended_badly(everybody))),
+    ]
