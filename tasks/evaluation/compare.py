@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tasks.config import RolloutConfig
+from tasks.config import RolloutConfig, require
 from tasks.evaluation.evaluate import TaskSet
 from tasks.evaluation.metrics import ended, mean_of, measure
 from tasks.evaluation.records import Results
