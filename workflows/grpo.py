@@ -14,7 +14,8 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.advantage.task import compute_advantages
-from tasks.buffer.task import TrainingBatch, select_training_batch
+from tasks.buffer.task import select_training_batch
+from tasks.buffer.training_batch import TrainingBatch
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import initial_policy
@@ -66,7 +67,7 @@ def iterate(
         return so_far
     # Stages are cached by their settings; how many ranks train changes no result.
     training, config = config.training, config.on_one_rank()
-    train.spread(training)
+    train.set_ranks(training)
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):

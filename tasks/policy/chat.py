@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 PIECES = 65536  # kept at most: games repeat in all but what was thought in them
 
@@ -42,18 +42,18 @@ class Chat:
             self._pieces[key] = make()
         return self._pieces[key]
 
-    def opening(self, messages: Sequence[Message]) -> list[int]:
+    def initial_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation from its beginning, up to where the next reply starts."""
         piece = self._once(("opening", *_parts(messages)), lambda: self._encode(self._render(messages)))
         assert piece is not None
         return piece
 
-    def follow_up(self, history: Sequence[Message], reply: str, messages: Sequence[Message]) -> list[int] | None:
+    def next_ids(self, history: Sequence[Message], reply: str, messages: Sequence[Message]) -> list[int] | None:
         """Token ids from behind a sampled reply (and its end-of-turn token) to where the next reply starts.
 
         None where the template renders what came before in other words than the policy saw and sampled: earlier
         thinking left out, a reply trimmed, an empty thought that only the prompt holds. Then the next prompt is
-        `opening` of the whole conversation. It is asked for each conversation, for it hangs on what was said.
+        `initial_ids` of the whole conversation. It is asked for each conversation, for it hangs on what was said.
         """
 
         def behind_the_reply() -> list[int] | None:
@@ -64,7 +64,7 @@ class Chat:
         key = ("follow_up", len(history), reply, *_parts(history), *_parts(messages))
         return self._once(key, behind_the_reply)
 
-    def reply(self, token_ids: Sequence[int]) -> str:
+    def reply_text(self, token_ids: Sequence[int]) -> str:
         """The text of a sampled reply, without its end-of-turn token."""
         ids = list(token_ids)
         if ids and ids[-1] == self.end_id:

@@ -77,7 +77,8 @@ def rollout_shard(
     from tasks.rollout.rollout import Player
     from tasks.rollout.shards import sample_shard
 
-    with shard_context(run, f"rollout {iteration}", shard, of=config.workers, needed=config.shards_needed):
+    allowed_failures = config.workers - config.shards_needed
+    with shard_context(run, f"rollout {iteration}", shard, of=config.workers, allowed_failures=allowed_failures):
         started = time.time()
         sampler = Path(policy.download())
         with closing(Player(sampler, config, run.environment, run.environment_url, run.seed, iteration)) as player:

@@ -17,7 +17,6 @@ they occur.
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from tasks.config import GrpoConfig
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
 from tasks.rollout.rollout import sample_batch
-from tasks.training.checks import trainable
+from tasks.training.batch import trainable
 from tasks.training.cold_start import tiny_policy
 from tasks.training.packing import FlatSamples
 from tasks.training.rows import Rows, build_rows
@@ -55,7 +54,7 @@ class PaddedToSeqLen(Padded):
 
     def _parts(self, data: FlatSamples, members: Sequence[int], rows_a_part: int) -> list[Rows]:
         parts = [self.plan(data, members)[i : i + rows_a_part] for i in range(0, len(members), rows_a_part)]
-        return [build_rows(data, part, length=self.config.seq_len) for part in parts]
+        return [build_rows(data, part, min_length=self.config.seq_len) for part in parts]
 
 
 def blackjack_window(config: GrpoConfig) -> tuple[pa.Table, Path]:
@@ -83,7 +82,7 @@ def compare(config: GrpoConfig) -> None:
         ("padded to longest", Padded, {"rows": 2 * minibatch}),
         ("padded to seq_len", PaddedToSeqLen, {}),
     ):
-        training = replace(config.training, **changes)
+        training = config.training.replace(**changes)
         trainers[name] = layout(policy, training, temperature=config.rollout.temperature, schedule_steps=1)
         seconds[name] = []
     for number in track(range(ROUNDS + 1), "rounds"):
@@ -113,7 +112,7 @@ def main() -> None:
     use_scratch_folder()
     pairs = GrpoConfig()
     compare(pairs)
-    compare(replace(pairs, rollout=replace(pairs.rollout, groups=64, max_groups=512, group_size=16)))
+    compare(pairs.replace(rollout=pairs.rollout.replace(groups=64, max_groups=512, group_size=16)))
 
 
 if __name__ == "__main__":

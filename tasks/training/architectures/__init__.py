@@ -1,7 +1,7 @@
-"""One small file per architecture: a parsed config.json as a TorchTitan ModelSpec.
+"""A TorchTitan ModelSpec from a parsed config.json, with one small file for each architecture.
 
-All sizes come from config.json, none from TorchTitan's list of flavours. What a spec leaves out is refused before, by
-`tasks/policy/architectures.py`.
+All sizes come from config.json, none from TorchTitan's list of flavours. Settings that a spec does not support are
+refused earlier, by `tasks/policy/architectures.py`.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tasks.training.architectures.qwen3 import qwen3_spec
 
 from torchtitan.protocols.model_spec import ModelSpec
 
-# By the model_type of config.json; each takes it and the longest row that will be trained on, in tokens.
+# By the model_type of config.json. Each takes config.json and the length of the longest row, in tokens.
 SPECS: dict[str, Callable[[dict[str, Any], int], ModelSpec]] = {
     "qwen3": qwen3_spec,
     "qwen2": qwen2_spec,

@@ -1,4 +1,4 @@
-"""What the architectures share: TorchTitan's dense Qwen3 decoder, of which each of them is a variation.
+"""What the architectures share: each is a variation of TorchTitan's dense Qwen3 decoder.
 
 x -> norm -> q, k, v (+ biases: Qwen2) (-> norms of q and k: Qwen3) -> RoPE -> attention -> + -> norm -> SwiGLU -> +
 """

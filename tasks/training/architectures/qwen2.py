@@ -1,6 +1,6 @@
-"""Qwen2 and Qwen2.5, which TorchTitan has not: Qwen3's block with biases on q, k and v, and no norms on q and k.
+"""Qwen2 and Qwen2.5, which TorchTitan lacks: Qwen3's block with biases on q, k and v, and no norms on q and k.
 
-The biases shard and convert as the weights beside them do: TorchTitan's fused projection splits both when it saves.
+The biases are sharded and converted like their weights: TorchTitan's fused projection splits both when it saves.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torchtitan.protocols.model_spec import ModelSpec
 
 
 class Qwen2StateDictAdapter(Qwen3StateDictAdapter):
-    """Qwen3's names, and those of the three biases."""
+    """Qwen3's names, with those of the three biases."""
 
     def __init__(self, model_config: Qwen3Model.Config, hf_assets_path: str | None):
         super().__init__(model_config, hf_assets_path)

@@ -1,4 +1,4 @@
-"""Qwen3, dense: each head's query and key are normed before they are turned."""
+"""Qwen3, dense: query and key of each head are normalised before the rotary embedding."""
 
 from typing import Any
 
