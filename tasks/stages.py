@@ -28,8 +28,6 @@ UNCHARTED = frozenset(
     {
         "rollout/groups",
         "rollout/groups_with_variance",
-        "rollout/max_turns_share",
-        "rollout/partial_format_share",
         "rollout/samples_mean",
         "reference/scored",
         "buffer/groups_in_reach",
@@ -175,11 +173,11 @@ def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str
     console.iteration_line(
         version=version,
         iterations=iterations,
-        reward=metrics["rollout/expected_reward"],
-        regret=(evaluated[0], evaluated[1]["regret"]) if evaluated and "regret" in evaluated[1] else None,
+        reward=metrics["rollout/raw_reward"],
+        evaluated=evaluated and (evaluated[0], evaluated[1]["reward"]["mean"]),
         kl=metrics.get("train/kl", 0.0),
         entropy=metrics.get("train/entropy", 0.0),
-        games_per_second=metrics["rollout/games_per_s"],
+        episodes_per_second=metrics["rollout/episodes_per_s"],
         seconds=seconds,
         seconds_left=console.pace.seconds_left(version, iterations, seconds),
     )

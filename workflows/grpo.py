@@ -14,8 +14,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.advantage.task import compute_advantages
-from tasks.buffer.task import select_training_batch
-from tasks.buffer.training_batch import TrainingBatch
+from tasks.buffer.task import TrainingBatch, select_training_batch
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import initial_policy

@@ -16,7 +16,7 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
     from tasks.advantage.advantages import add_advantages
     from tasks.lineage import records as lineage
     from tasks.records import read_batch, write_batch
-    from tasks.tracking.traces import log_games
+    from tasks.tracking.traces import log_episodes
 
     with stage(run, "compute_advantages", step=iteration) as s:
         source = Path(batch.download())
@@ -25,5 +25,5 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
         s.carried, s.sources = read_metrics(source), [source]
         lineage.carry(source, s.result)
         started, seconds = s.carried[STARTED], s.carried["time/rollout_s"]
-        log_games(run, config, rows, iteration=iteration, started=started, seconds=seconds)
+        log_episodes(run, config, rows, iteration=iteration, started=started, seconds=seconds)
     return FlyteDirectory(str(s.result))

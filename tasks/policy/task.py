@@ -25,10 +25,8 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
             from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
 
             console.stage("policy tiny: cold start")
-            options, thinking = config.rollout.environment_options, config.rollout.thinking
-            source = tiny_policy(
-                config.tiny, config.training, run.environment, run.seed, thinking=thinking, options=options
-            )
+            thinking = config.rollout.thinking
+            source = tiny_policy(config.tiny, config.training, run.environment, run.seed, thinking=thinking)
         elif hub.is_hub_name(policy):
             console.stage(f"policy {policy}: from the hub")
             source = hub.fetch(policy)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from objectives import objective
 from tasks.config import CLIPS, AlgorithmConfig
 from tasks.training.losses import LOSSES, SampledTokens, StepTotals, importance_weights, supervised_loss
 
@@ -20,7 +21,7 @@ def numbers(values: Sequence[float]) -> torch.Tensor:
 
 
 def plain(name: str = "grpo", **changes: object) -> AlgorithmConfig:
-    return AlgorithmConfig.from_dict({"name": name, "kl_coefficient": 0.0, **changes})
+    return objective(name, **{"kl_coefficient": 0.0, **changes})
 
 
 def sampled(

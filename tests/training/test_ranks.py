@@ -21,6 +21,7 @@ from pyarrow import feather
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 
+from objectives import objective
 from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import write_manifest
 from tasks.training import titan
@@ -30,34 +31,27 @@ from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer
 
 LENGTHS = (12, 9, 16, 14, 15)  # no two of them fit in a row of 16
-STEPS = (
-    [0, 1, 2, 3, 4],
-    [1],
-    [4, 2, 0],
-)  # 5, 1 and 3 rows: the second rank's last row is empty, in the second step its only one
-# Adam divides a gradient by its own size: where a gradient is only rounding, 1e-8 beside 1e-2 elsewhere, rounding decides
-# the step, which is up to the learning rate, here that of a run.
-TRAINING = TrainingConfig(seq_len=16, rows=2, score_rows=2, warmup_iterations=0)
+STEPS = ([0, 1, 2, 3, 4], [1], [4, 2, 0])  # 5, 1 and 3 rows: the second rank's last row is empty, once its only one
+# Adam divides a gradient by its own size: where it is only rounding, 1e-8 beside 1e-2 elsewhere, rounding decides the
+# step, which is up to the learning rate, here that of a run.
+TRAINING = TrainingConfig(seq_len=16, rows=2, score_rows=2, learning_rate=5e-4, warmup_iterations=0)
 LORA = LoraConfig(rank=3, alpha=48.0)  # not divisible by two ranks
-GRPO = AlgorithmConfig(entropy_coefficient=0.01)
+GRPO = objective(entropy_coefficient=0.01)
+TRUNCATED = objective(importance_sampling="truncate", importance_sampling_level="sequence")
 CASES: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {  # which policy, its loss, and how it is trained
     "grpo": ("untied", GRPO, {}),
-    "gspo": ("tied", AlgorithmConfig(name="gspo"), {}),
-    "biased": ("qwen2", AlgorithmConfig(name="gspo"), {}),
-    "importance sampling": (
-        "untied",
-        AlgorithmConfig(importance_sampling="truncate", importance_sampling_level="sequence"),
-        {},
-    ),
+    "gspo": ("tied", objective("gspo"), {}),
+    "biased": ("qwen2", objective("gspo"), {}),
+    "importance sampling": ("untied", TRUNCATED, {}),
     "adapters": ("qwen2", GRPO, {"lora": LORA}),
     "bfloat16": ("untied", GRPO, {"dtype": "bfloat16"}),
     "tensor": ("untied", GRPO, {"tensor_parallel": 2}),
-    "tensor tied": ("tied", AlgorithmConfig(name="gspo"), {"tensor_parallel": 2}),
+    "tensor tied": ("tied", objective("gspo"), {"tensor_parallel": 2}),
     "tensor llama": ("llama", GRPO, {"tensor_parallel": 2}),
     "tensor adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
     "tensor bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "tensor_parallel": 2}),
     "context": ("untied", GRPO, {"context_parallel": 2}),
-    "context tied": ("tied", AlgorithmConfig(name="gspo"), {"context_parallel": 2}),
+    "context tied": ("tied", objective("gspo"), {"context_parallel": 2}),
     "context llama": ("llama", GRPO, {"context_parallel": 2}),
     "context adapters": ("qwen2", GRPO, {"lora": LORA, "context_parallel": 2}),
     "context bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "context_parallel": 2}),

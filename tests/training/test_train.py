@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from checkpoints import by_peft, in_bfloat16
+from objectives import objective
 from tasks.buffer.selection import gather, select_groups
-from tasks.config import AlgorithmConfig, BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
+from tasks.config import BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import digest, read_manifest
 from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
 from tasks.training.batch import check_fits, mismatch, trainable
@@ -30,8 +31,14 @@ from tasks.training.train import minibatches, next_policy, train_on
 from tasks.training.trainer import Trainer
 
 TRAINING = TrainingConfig(epochs=2, minibatch_size=4, learning_rate=1e-2, warmup_iterations=0, rows=2, seq_len=32)
-CONFIG = GrpoConfig.from_dict({"training": TRAINING.to_dict(), "rollout": {"max_turns": 4, "max_tokens": 4}})
-ALGORITHM = CONFIG.algorithm  # with the default max_mismatch
+ALGORITHM = objective()
+CONFIG = GrpoConfig.from_dict(
+    {
+        "algorithm": ALGORITHM.to_dict(),
+        "training": TRAINING.to_dict(),
+        "rollout": {"max_turns": 4, "max_tokens": 4},
+    }
+)
 LORA = LoraConfig(rank=4, alpha=16.0)
 
 
@@ -135,7 +142,7 @@ def test_training_makes_the_better_of_a_group_more_likely(newborn_policy: Path) 
     trainer, table = open_trainer(newborn_policy), training_batch(newborn_policy)
     data = flat_samples(table)
     before = trainer.score(data)
-    train_on(table, trainer, AlgorithmConfig(kl_coefficient=0), policy_version=0, seed=0)
+    train_on(table, trainer, objective(kl_coefficient=0), policy_version=0, seed=0)
     gains = [float(part.sum()) for part in np.split(trainer.score(data) - before, data.offsets_R[1:-1])]
     assert all(gains[i + 1] > gains[i] for i in range(0, 8, 2))
 
@@ -177,7 +184,7 @@ def test_a_generator_of_other_weights_stops_the_run(newborn: Callable[[int], Pat
         "allowed: at most algorithm.max_mismatch = 0.02."
     )
     assert list(tmp_path.iterdir()) == []
-    allowed = AlgorithmConfig(max_mismatch=0.11)
+    allowed = objective(max_mismatch=0.11)
     found = mismatch(
         open_trainer(policy), training_batch(policy, versions=[3] * 8, shift=0.1), allowed, policy_version=3
     )
@@ -214,7 +221,7 @@ def test_a_token_without_a_log_probability_is_dropped_and_counted(newborn_policy
     with_nan = replaced(table, "logprobs", [logprobs])
     without = replaced(table, "logprobs", [[0.0, 0.0, -0.1, 0.0, -0.2]])
     without = replaced(without, "loss_mask", [[False, False, True, False, True]])
-    algorithm = AlgorithmConfig(name=name)
+    algorithm = objective(name)
     found, expected = (
         train_on(rows, open_trainer(newborn_policy), algorithm, policy_version=5, seed=0)
         for rows in (with_nan, without)
@@ -282,7 +289,7 @@ def test_a_dropped_trajectory_has_no_effect(newborn_policy: Path) -> None:
     dropped = replaced(table, "loss_mask", [*masks[:-1], [False] * len(masks[-1])])
     for name in LOSSES:
         one, other = (
-            train_on(rows, open_trainer(newborn_policy), AlgorithmConfig(name=name), policy_version=0, seed=0)[1]
+            train_on(rows, open_trainer(newborn_policy), objective(name), policy_version=0, seed=0)[1]
             for rows in (dropped, table.slice(0, 7))
         )
         assert one == other
@@ -292,13 +299,13 @@ def test_with_importance_sampling_the_ratio_is_to_the_trainers_log_probabilities
     # The generator's log-probabilities are 0.1 too high: each weight is e^-0.1, and the ratio starts at 1.
     table = training_batch(newborn_policy, versions=[2] * 8, shift=0.1)
     for level in ("token", "sequence"):
-        algorithm = AlgorithmConfig(importance_sampling="truncate", importance_sampling_level=level)
+        algorithm = objective(importance_sampling="truncate", importance_sampling_level=level)
         _, steps = train_on(table, open_trainer(newborn_policy), algorithm, policy_version=3, seed=0)
         assert steps[0]["ratio_mean"] == pytest.approx(np.exp(-0.1), rel=1e-4)  # to the generator, as always
         assert steps[0]["weight_capped_share"] == 0
         if level == "token":
             assert steps[0]["weight_mean"] == pytest.approx(np.exp(-0.1), rel=1e-4)
-    masked = AlgorithmConfig(
+    masked = objective(
         importance_sampling="mask", importance_sampling_cap=1.05, kl_coefficient=0
     )  # log 1.05 is below 0.1
     _, steps = train_on(table, open_trainer(newborn_policy), masked, policy_version=3, seed=0)
@@ -308,7 +315,7 @@ def test_with_importance_sampling_the_ratio_is_to_the_trainers_log_probabilities
 
 def test_without_a_kl_no_reference_is_needed(newborn_policy: Path) -> None:
     table = training_batch(newborn_policy).drop(["reference_logprobs"])
-    free = AlgorithmConfig(kl_coefficient=0)
+    free = objective(kl_coefficient=0)
     metrics, _ = train_on(table, open_trainer(newborn_policy), free, policy_version=0, seed=0)
     assert metrics["train/steps"] == 4 and "train/kl" not in metrics
 
@@ -322,7 +329,7 @@ def test_an_end_of_turn_that_is_also_the_padding_is_trained_on(newborn_policy: P
     trainer, data = open_trainer(newborn_policy), flat_samples(table)
     before = trainer.score(data)
     table = replaced(table, "logprobs", np.split(before, data.offsets_R[1:-1]))
-    train_on(table, trainer, AlgorithmConfig(kl_coefficient=0), policy_version=0, seed=0)
+    train_on(table, trainer, objective(kl_coefficient=0), policy_version=0, seed=0)
     gains = (trainer.score(data) - before)[data.offsets_R[1:] - 1]
     assert data.loss_mask_N.sum() == 8
     assert all(gains[i + 1] > gains[i] for i in range(0, 8, 2))
@@ -370,9 +377,7 @@ def test_a_run_that_continued_from_its_files_writes_the_same_bytes(
 ) -> None:
     # A policy in bfloat16 is rounded, and adapters are merged into it: to continue from the policy alone would differ.
     first = newborn(0) if kept == "float32" else in_bfloat16(newborn(0), tmp_path / "first")
-    in_one_go = two_stages(
-        first, tmp_path / "one", ("a", "a"), lora=lora
-    )  # the second stage finds the trainer of the first
+    in_one_go = two_stages(first, tmp_path / "one", ("a", "a"), lora=lora)  # the second stage finds a warm trainer
     from_files = two_stages(first, tmp_path / "two", ("b", "c"), lora=lora)  # there is no warm trainer of the run "c"
     one, two = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -412,7 +417,7 @@ def test_the_next_policy_names_its_parent(tiny_policy: Path, tmp_path: Path) -> 
 def test_every_sampled_token_is_trained_on_at_most_reuse_times_epochs(
     stages: list[list[bool]], reuse: int, wanted: int, epochs: int, minibatch_size: int
 ) -> None:
-    # From the buffer to the packed rows. Each token has its own number; a stage is given as whether its groups' rewards differ.
+    # From the buffer to the packed rows. Each token has its own number; `stages` say whether rewards of a group differ.
     numbers, batches, uses, counts = itertools.count(), [], {}, Counter()
     buffer = BufferConfig(max_age=2, reuse=reuse)
     training = TrainingConfig(epochs=epochs, minibatch_size=minibatch_size, seq_len=16)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from objectives import objective
 from tasks.config import AlgorithmConfig, TrainingConfig
 from tasks.training.losses import LOSSES, SampledTokens, StepTotals, supervised_loss
 from tasks.training.packing import FlatSamples, flat_samples
@@ -83,10 +84,9 @@ def test_a_step_in_parts_has_the_gradient_of_a_step_at_once(newborn_policy: Path
     torch.testing.assert_close(torch.cat(one), torch.cat(other), rtol=1e-4, atol=1e-7)
 
 
-ALGORITHMS = {name: AlgorithmConfig(name=name, entropy_coefficient=0.01) for name in LOSSES}
-ALGORITHMS["importance sampling"] = AlgorithmConfig(
-    importance_sampling="truncate", importance_sampling_level="sequence"
-)
+ALGORITHMS = {name: objective(name, entropy_coefficient=0.01) for name in LOSSES}
+TRUNCATED = objective(importance_sampling="truncate", importance_sampling_level="sequence")
+ALGORITHMS["importance sampling"] = TRUNCATED
 
 
 def training_batch(policy: Path, ids: str = "abcd") -> pa.Table:
@@ -160,9 +160,7 @@ def test_packing_changes_neither_loss_nor_gradient(newborn_policy: Path, name: s
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_and_nine_sampled_tokens_count_the_same_in_one_and_in_two_microbatches(
-    newborn_policy: Path, name: str
-) -> None:
+def test_one_and_nine_tokens_count_the_same_in_one_and_in_two_microbatches(newborn_policy: Path, name: str) -> None:
     table = training_batch(newborn_policy)
     assert flat_samples(table).sampled_R[:2].tolist() == [1, 9]
     at_once = a_step(table, trainer(newborn_policy, max_norm=1e6), [0, 1], ALGORITHMS[name])
@@ -188,18 +186,15 @@ def test_the_samples_of_a_trajectory_may_be_in_different_microbatches(newborn_po
     assert (abs(at_once[0]["loss"] - apart[0]["loss"]) > 1e-3) == (name in ("dr_grpo", "gspo", "importance sampling"))
 
 
-def test_the_importance_weight_of_a_sequence_is_the_product_over_all_samples_of_a_trajectory(
-    newborn_policy: Path,
-) -> None:
+def test_the_importance_weight_of_a_sequence_is_the_product_over_a_trajectory(newborn_policy: Path) -> None:
     table = training_batch(newborn_policy, ids="abca")
     data, of = flat_samples(table), trainer(newborn_policy)
     log_w = np.split(of.score(data) - np.concatenate(table["logprobs"].to_pylist()), data.offsets_R[1:-1])
     a, b, c = (sum(float(log_w[r].sum()) for r in rows) for rows in ([0, 3], [1], [2]))
     wanted = np.minimum(2, np.exp([a, b, c, a]))  # of each sample's tokens, of which there are 1, 9, 4 and 6
-    assert min(np.exp([b, c])) > 2 and np.exp(a) < 1 < np.exp(
-        log_w[0].sum()
-    )  # the first sample alone would have a larger weight
-    found, _, _ = a_step(table, of, [0, 1, 2, 3], ALGORITHMS["importance sampling"])
+    first = float(log_w[0].sum())  # of the first sample alone: a larger weight than that of its trajectory
+    assert min(np.exp([b, c])) > 2 and np.exp(a) < 1 < np.exp(first)
+    found, _, _ = a_step(table, of, [0, 1, 2, 3], TRUNCATED)
     assert found["weight_mean"] == pytest.approx(float(wanted @ [1, 9, 4, 6]) / 20, rel=1e-4)
 
 
