@@ -8,6 +8,7 @@ with stage(run, "score_reference", step=iteration) as s:
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,23 +25,9 @@ STARTED = "started"  # when an iteration's rollout began, seconds since 1970; ca
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 
 # Measured, but without a chart in MLflow, to keep the number of charts small; _metrics.json has them.
-UNCHARTED = frozenset(
-    {
-        "rollout/groups",
-        "rollout/groups_with_variance",
-        "rollout/samples_mean",
-        "reference/scored",
-        "buffer/groups_in_reach",
-        "buffer/groups_too_old",
-        "buffer/groups_used_up",
-        "buffer/groups_waiting",
-        "buffer/groups_without_gradient",
-        "buffer/trajectories",
-        "memory/compute_advantages_gib",
-        "train/grad_norm_max",
-        "train/mismatch_max",
-        "train/steps",
-    }
+UNCHARTED = re.compile(
+    r"rollout/(groups|groups_with_variance|samples_mean)|reference/scored|buffer/(trajectories|groups_\w+)"
+    r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps)"
 )
 
 
@@ -156,7 +143,8 @@ def write_metrics(
     """
     outbox.deliver(run, outbox.load_pending(run, sources))
     metrics = {**metrics, **stage_seconds()}
-    mlflow_run.log_metrics(run, {name: value for name, value in metrics.items() if name not in UNCHARTED}, step)
+    charted = {name: value for name, value in metrics.items() if not UNCHARTED.fullmatch(name)}
+    mlflow_run.log_metrics(run, charted, step)
     (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
     outbox.save_pending(run, folder)
 

@@ -24,7 +24,15 @@ def run(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(stages, "use_scratch_folder", lambda: None)  # which changes this process for good
     token = tmp_path.name
     run_id = mlflow_run.open_run(uri=uri, name=token, token=token, parameters={}, tags={})
-    return Run(token, token, 0, "blackjack", "", run_id, uri)
+    return Run(
+        name=token,
+        token=token,
+        seed=0,
+        environment="blackjack",
+        environment_url="",
+        mlflow_run_id=run_id,
+        tracking_uri=uri,
+    )
 
 
 def in_mlflow(run: Run) -> tuple[str, str, dict[str, tuple[int, float]]]:

@@ -29,17 +29,6 @@ def trainable(training_batch: pa.Table) -> tuple[FlatSamples, int]:
     return replace(data, loss_mask_N=mask_N), int((data.loss_mask_N & ~mask_N).sum())
 
 
-def check_fits(training_batch: pa.Table, seq_len: int) -> None:
-    """Raise ValueError, before any training, when a sample is longer than a packed row."""
-    lengths_R = flat_samples(training_batch).lengths_R
-    if lengths_R.max(initial=0) > seq_len:
-        r = int(lengths_R.argmax())
-        raise ValueError(
-            f"training.seq_len is {seq_len}; allowed: at least {lengths_R[r]}, the tokens of trajectory "
-            f"{training_batch['trajectory_id'][r].as_py()}, which would not fit in a row."
-        )
-
-
 def mismatch(
     scorer: Trainer, training_batch: pa.Table, algorithm: AlgorithmConfig, *, policy_version: int
 ) -> dict[str, float]:

@@ -72,17 +72,9 @@ def build_rows(
         positions[b, free:] = np.arange(T - free)
 
     parts = [np.concatenate(part).astype(np.int64) for part in zip(*sampled, strict=True)]
-    row_K, column_K, target_K, flat_index_K, sample_K = parts or [np.zeros(0, dtype=np.int64)] * 5
-    return Rows(
-        token_ids_BT=torch.from_numpy(token_ids),
-        positions_BT=torch.from_numpy(positions),
-        subtree_end_BT=torch.from_numpy(subtree_end),
-        row_K=torch.from_numpy(row_K),
-        column_K=torch.from_numpy(column_K),
-        target_K=torch.from_numpy(target_K),
-        flat_index_K=flat_index_K,
-        sample_K=sample_K,
-    )
+    row, column, target, flat_index, sample = parts or [np.zeros(0, dtype=np.int64)] * 5
+    tensors = map(torch.from_numpy, (token_ids, positions, subtree_end, row, column, target))
+    return Rows(*tensors, flat_index_K=flat_index, sample_K=sample)
 
 
 def _common_prefixes(data: FlatSamples, row: Sequence[int]) -> list[int]:

@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 from tasks.config import AlgorithmConfig, GrpoConfig, TrainingConfig
 from tasks.policy.checkpoint import read_manifest, write_manifest
 from tasks.progress import ProgressCallback, no_progress
-from tasks.training.batch import batch_loss, batch_names, check_fits, mismatch, trainable
+from tasks.training.batch import batch_loss, batch_names, mismatch, trainable
 from tasks.training.packing import FlatSamples, group_by_prompt
 from tasks.training.ranks import atomic_directory_of_ranks, is_first
 from tasks.training.trainer import Trainer
@@ -60,7 +60,6 @@ def next_policy(
     if sampled_by.digest != manifest.digest:
         scorer = Trainer(sampler, for_scoring(config.training), temperature=temperature, schedule_steps=1)
     started = time.perf_counter()
-    check_fits(training_batch, config.training.seq_len)
     metrics = mismatch(scorer, training_batch, config.algorithm, policy_version=sampled_by.version)
     del scorer
     measured, steps = train_on(
