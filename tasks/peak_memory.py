@@ -1,4 +1,4 @@
-"""The most memory that a stage took: of this process, and of its GPU where there is one."""
+"""The largest amount of memory that a stage took: of this process, and of its GPU where there is one."""
 
 import contextlib
 import sys
@@ -11,16 +11,16 @@ PROCESS = Path("/proc/self")
 
 
 def reset_peak() -> None:
-    """Count from here on: on one machine all stages share a process, and each has its own peak."""
-    with contextlib.suppress(OSError):  # a kernel without it counts from the start of the process
+    """Measure from here on: on one machine all stages run in one process, and each has its own peak."""
+    with contextlib.suppress(OSError):  # without support of the kernel the peak is that of the whole process
         (PROCESS / "clear_refs").write_text("5")
     if torch := _torch_with_gpu():
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak_memory(stage: str) -> dict[str, float]:
-    """`{"memory/train_gib": 1.9, "memory/train_gpu_gib": 61.2}`: resident, with what stages before left in the process;
-    and what torch held of the GPU's memory."""
+    """`{"memory/train_gib": 1.9, "memory/train_gpu_gib": 61.2}`: resident memory of the process, which includes what
+    earlier stages keep in it, and the GPU memory that torch reserved."""
     (line,) = (line for line in (PROCESS / "status").read_text().splitlines() if line.startswith("VmHWM:"))
     found = {f"memory/{stage}_gib": int(line.split()[1]) * 1024 / GIB}
     if torch := _torch_with_gpu():
@@ -29,6 +29,6 @@ def peak_memory(stage: str) -> dict[str, float]:
 
 
 def _torch_with_gpu() -> Any:
-    """torch, where this process has loaded it and it has a GPU."""
+    """torch, if this process has imported it and there is a GPU."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and torch.cuda.is_available() else None

@@ -1,10 +1,10 @@
-"""How a long stage tells whoever watches how far it is. Nothing here draws; tasks/tracking/console.py has a bar."""
+"""How a long stage reports its progress. Nothing here draws; tasks/tracking/console.py has a bar."""
 
 from collections.abc import Callable
 
-# (done, of how many, a note for people). Called a few times a second at most by who cares for speed: it may draw.
+# (done, total, a note for people). It may draw, so where speed matters it is called a few times a second at most.
 ProgressCallback = Callable[[float, float, str], None]
 
 
 def no_progress(done: float, total: float, note: str) -> None:
-    """Where nobody watches."""
+    """Shows nothing."""

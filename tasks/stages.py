@@ -1,45 +1,34 @@
-"""What the Flyte shells of all stages share: folders, metrics, and a training that says why it failed."""
+"""What the Flyte tasks of all stages share: their folders, their metrics, and an MLflow run that says why it failed.
+
+with stage(run, "score_reference", step=iteration) as s:
+    …
+    s.result, s.metrics, s.carried, s.sources = folder, metrics, read_metrics(source), [source]
+"""
 
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tasks.config import Run
-from tasks.folders import run_folder, use_scratch_folder
-from tasks.peak_memory import reset_peak
+from tasks.folders import run_folder, use_scratch_folder, versions
+from tasks.peak_memory import peak_memory, reset_peak
 from tasks.tracking import console, mlflow_run, outbox
 
-CACHE_VERSION = "5"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "6"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 
-# What is measured and has no chart in MLflow, so that those it has can be looked through; _metrics.json holds it.
-UNCHARTED = frozenset(
-    {
-        "rollout/groups",
-        "rollout/groups_with_variance",
-        "rollout/max_turns_share",
-        "rollout/partial_format_share",
-        "rollout/samples_mean",
-        "reference/scored",
-        "buffer/groups_in_reach",
-        "buffer/groups_too_old",
-        "buffer/groups_used_up",
-        "buffer/groups_waiting",
-        "buffer/groups_without_gradient",
-        "buffer/trajectories",
-        "train/grad_norm_max",
-        "train/mismatch_max",
-        "train/steps",
-    }
+# Measured, but without a chart in MLflow, to keep the number of charts small; _metrics.json has them.
+UNCHARTED = re.compile(
+    r"rollout/(groups|groups_with_variance|samples_mean)|reference/scored|buffer/(trajectories|groups_\w+)"
+    r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps)"
 )
-
-
-NO_STAGE = ("", 0.0)
-_stage = NO_STAGE  # the stage that runs in this process, and when it began
 
 
 def stage_folder(run: Run, stage: str, number: int) -> Path:
@@ -47,66 +36,97 @@ def stage_folder(run: Run, stage: str, number: int) -> Path:
     return run_folder(run.name) / stage / f"{number:05d}"
 
 
-@contextlib.contextmanager
-def stage_context(run: Run, stage: str = "") -> Iterator[None]:
-    """Mark the MLflow run FAILED, with the reason as a tag, when the block raises.
+@dataclass
+class Stage:
+    """A running stage. With a `result`, its metrics are logged and written beside it when the stage succeeds."""
 
-    One of several ranks leaves that to the process that started them: it knows which failed first.
+    name: str
+    began: float = field(default_factory=time.perf_counter)
+    result: Path | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    carried: Mapping[str, float] = field(default_factory=dict)  # of the stages before, for those after; not logged
+    sources: Sequence[Path] = ()  # folders whose pending MLflow records this stage sends, or keeps with its own
+
+
+_running: Stage | None = None
+
+
+@contextlib.contextmanager
+def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
+    """A stage of `run`, whose metrics have the policy version `step`.
+
+    When the block raises, the MLflow run is marked FAILED, with the reason as a tag. One of several ranks leaves that
+    to the process that started them, which knows which rank failed first.
     """
-    global _stage
+    global _running
     use_scratch_folder()
-    _stage = stage, time.perf_counter()
-    one_of_several = "TORCHELASTIC_RUN_ID" in os.environ
-    if not one_of_several:
+    _running = running = Stage(name)
+    started_as_rank = "TORCHELASTIC_RUN_ID" in os.environ
+    if not started_as_rank:
         outbox.begin(run)
     reset_peak()
     try:
-        yield
+        yield running
+        if running.result is not None:
+            metrics = running.metrics | peak_memory(name)
+            write_metrics(run, running.result, metrics, step, running.carried, running.sources)
     except BaseException as error:
-        reason = str(error) or type(error).__name__
-        if not one_of_several:
-            with contextlib.suppress(Exception):  # the error at hand matters more than a tracking server's
-                mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, reason)
+        if not started_as_rank:
+            _mark_failed(run, error)
         raise
     finally:
-        _stage = NO_STAGE
+        _running = None
+
+
+stage_context = stage
+
+
+def _mark_failed(run: Run, error: BaseException) -> None:
+    with contextlib.suppress(Exception):  # the error itself matters more than one of the tracking server
+        mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def stage_seconds() -> dict[str, float]:
-    """How long the present stage took so far as a whole, reading and writing too, as a metric: `stage/train_s`."""
-    name, began = _stage
-    return {f"stage/{name}_s": time.perf_counter() - began} if name else {}
+    """How long the running stage has taken as a whole, with reading and writing, as a metric: `stage/train_s`."""
+    if _running is None or not _running.name:
+        return {}
+    return {f"stage/{_running.name}_s": time.perf_counter() - _running.began}
 
 
 @contextlib.contextmanager
-def shard_context(run: Run, stage: str, shard: int, *, of: int, needed: int) -> Iterator[None]:
-    """As `stage_context`, for one of the shards of a stage that can do with `needed` of them.
+def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures: int) -> Iterator[None]:
+    """As `stage`, for one of the `of` shards of a stage that succeeds without `allowed_failures` of them.
 
-    A shard that raises leaves its reason with the MLflow run, as a tag, by which others know how many are lost. Raises
-    RuntimeError, one sentence, where that is one too many; where none may be lost, what the block raised.
+    A shard that raises leaves its reason as a tag of the MLflow run, and the tags say how many have failed. Raises
+    RuntimeError, one sentence, where these are more than are allowed, else what the block raised.
     """
-    if needed == of:
-        with stage_context(run):
+    if not allowed_failures:
+        with stage(run):
             yield
         return
     use_scratch_folder()
     try:
         yield
     except Exception as error:
-        reason, lost = str(error) or type(error).__name__, 1
-        with contextlib.suppress(Exception):  # as there
-            lost = mlflow_run.note_shard(run, stage, shard, reason)
-        console.stage(f"{stage}: shard {shard} of {of} is lost: {reason}")
-        if of - lost >= needed:
+        failed = 1
+        with contextlib.suppress(Exception):  # as in `_mark_failed`
+            failed = mlflow_run.note_shard(run, name, shard, _reason(error))
+        console.stage(f"{name}: shard {shard} of {of} is lost: {_reason(error)}")
+        if failed <= allowed_failures:
             raise
-        with stage_context(run):
-            message = f"{stage} lost {lost} of {of} shards; allowed: {of - needed}. The last, shard {shard}: {reason}"
-            raise RuntimeError(message) from error
-    except BaseException:
-        with stage_context(run):
-            raise
-    with contextlib.suppress(Exception):  # a note of an earlier attempt may stay where MLflow is away
-        mlflow_run.note_shard(run, stage, shard, "")
+        counts = f"{name} lost {failed} of {of} shards; allowed: {allowed_failures}"
+        too_many = RuntimeError(f"{counts}. The last, shard {shard}: {_reason(error)}")
+        _mark_failed(run, too_many)
+        raise too_many from error
+    except BaseException as error:
+        _mark_failed(run, error)
+        raise
+    with contextlib.suppress(Exception):  # without MLflow the note of an earlier attempt stays
+        mlflow_run.note_shard(run, name, shard, "")
 
 
 def write_metrics(
@@ -117,14 +137,14 @@ def write_metrics(
     carried: Mapping[str, float] | None = None,
     sources: Sequence[Path] = (),
 ) -> None:
-    """Log a stage's metrics at the policy version `step`; leave them, and those `carried` from the stages before,
-    beside its result for the stages after. The last that a stage logs.
+    """Log a stage's metrics, and write them with those `carried` beside its result; the last that a stage logs.
 
-    What MLflow could not be told by the stages that wrote `sources` it is told now, or that is left there too.
+    Records that MLflow did not take from the stages that wrote `sources` are sent again, or stay pending here.
     """
     outbox.deliver(run, outbox.load_pending(run, sources))
     metrics = {**metrics, **stage_seconds()}
-    mlflow_run.log_metrics(run, {name: value for name, value in metrics.items() if name not in UNCHARTED}, step)
+    charted = {name: value for name, value in metrics.items() if not UNCHARTED.fullmatch(name)}
+    mlflow_run.log_metrics(run, charted, step)
     (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
     outbox.save_pending(run, folder)
 
@@ -134,26 +154,27 @@ def read_metrics(folder: Path) -> dict[str, float]:
     return json.loads((folder / METRICS).read_text())
 
 
-def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str, float], seconds: float) -> None:
-    """The console's line for one iteration, which took `seconds`."""
+def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str, float]) -> None:
+    """Print the console's line for the iteration that made policy `version`."""
+    evaluated = last_evaluation(run, version)
+    seconds = metrics["time/iteration_s"]
     console.iteration_line(
         version=version,
         iterations=iterations,
-        reward=metrics["rollout/expected_reward"],
-        regret=_last_regret(run, version),
+        reward=metrics["rollout/raw_reward"],
+        evaluated=evaluated and (evaluated[0], evaluated[1]["reward"]["mean"]),
         kl=metrics.get("train/kl", 0.0),
         entropy=metrics.get("train/entropy", 0.0),
-        games_per_second=metrics["rollout/games_per_s"],
+        episodes_per_second=metrics["rollout/episodes_per_s"],
         seconds=seconds,
         seconds_left=console.pace.seconds_left(version, iterations, seconds),
     )
 
 
-def _last_regret(run: Run, version: int) -> tuple[int, float] | None:
-    """The newest policy below `version` with an evaluation in the run's folder, and its regret; on a cluster the
-    evaluations are elsewhere."""
-    folder = run_folder(run.name) / "evaluations"
-    evaluated = [path for path in sorted(folder.glob("*/evaluation.json")) if int(path.parent.name) < version]
-    if not evaluated:
-        return None
-    return int(evaluated[-1].parent.name), json.loads(evaluated[-1].read_text())["regret"]
+def last_evaluation(run: Run, version: int) -> tuple[int, dict[str, Any]] | None:
+    """The newest policy below `version` with an evaluation in the run's folder, and its evaluation.json; on a cluster
+    the evaluations are on other machines."""
+    for folder in reversed(versions(run_folder(run.name) / "evaluations")):
+        if int(folder.name) < version and (folder / "evaluation.json").is_file():
+            return int(folder.name), json.loads((folder / "evaluation.json").read_text())
+    return None

@@ -15,7 +15,7 @@ import torch
 from tasks.config import TrainingConfig
 from tasks.policy.checkpoint import read_manifest, write_manifest
 from tasks.rollout.engine import Completion, Engine
-from tasks.training.cold_start import imitation
+from tasks.training.losses import supervised_loss
 from tasks.training.model import build_model
 from tasks.training.packing import FlatSamples
 from tasks.training.titan import attention_masks
@@ -171,7 +171,7 @@ def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Pa
     trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
     tokens = np.random.default_rng(9).integers(3, 300, 60)
     for _ in range(5):
-        trainer.step(FlatSamples(np.array([0, 60]), tokens, np.arange(60) > 0), [0], imitation)
+        trainer.step(FlatSamples(np.array([0, 60]), tokens, np.arange(60) > 0), [0], supervised_loss)
     folder.mkdir()
     trainer.export(policy, folder)
     write_manifest(folder, version=1, parent=read_manifest(policy).digest)

@@ -350,7 +350,7 @@ def test_a_clip_that_is_not_given_is_the_algorithms_own(name: str, low: float, h
 
 
 def test_every_algorithm_has_its_clips() -> None:
-    from tasks.training.losses.catalog import LOSSES
+    from tasks.training.losses import LOSSES
 
     assert list(LOSSES) == list(CLIPS) == list(get_args(AlgorithmConfig.model_fields["name"].annotation))
 

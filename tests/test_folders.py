@@ -1,15 +1,19 @@
-"""Folders appear whole or not at all, whatever happens half-way."""
+"""Directories appear complete or not at all, at whatever moment a process is killed."""
 
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from tasks.folders import atomic_directory, run_folder
+from tasks import folders
+from tasks.folders import atomic_directory, run_folder, versions
 
 
 def test_the_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
@@ -17,13 +21,13 @@ def test_the_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
     with atomic_directory(target) as folder:
         (folder / "a").write_text("1")
         assert not target.exists()
-        assert folder.parent == target.parent  # on the same disk, so that the last step is a mere renaming
+        assert folder.parent == target.parent  # on the same disk, so that the last step is a rename
     assert (target / "a").read_text() == "1"
     assert list(target.parent.iterdir()) == [target]
     assert target.stat().st_mode & 0o777 == 0o755
 
 
-def test_what_an_earlier_attempt_left_is_replaced(tmp_path: Path) -> None:
+def test_the_directory_of_an_earlier_attempt_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "target"
     for name in ("first", "second"):
         with atomic_directory(target) as folder:
@@ -32,7 +36,7 @@ def test_what_an_earlier_attempt_left_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_half_way_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_error_in_the_block_leaves_the_old_directory(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "target"
     with atomic_directory(target) as folder:
         (folder / "old").touch()
@@ -43,7 +47,58 @@ def test_an_error_half_way_leaves_what_was_there(tmp_path: Path, error: type[Bas
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_process_killed_half_way_leaves_no_target(tmp_path: Path) -> None:
+def killed_at_line(target: Path, line: int) -> bool:
+    """Replace `target` in a process that is killed before the given line of `folders.py`; whether it got so far."""
+    if process := os.fork():
+        return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+    executed = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal executed
+        if frame.f_code.co_filename != folders.__file__:
+            return None
+        executed += event == "line"
+        if executed == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    try:
+        sys.settrace(trace)
+        with atomic_directory(target) as folder:
+            (folder / "new").touch()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_process_killed_at_any_line_leaves_the_old_directory_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, exchanges: bool
+) -> None:
+    target, outcomes = tmp_path / "00003", []
+    if not exchanges:  # as on a file system that cannot exchange directories
+        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    for line in itertools.count(1):
+        shutil.rmtree(target, ignore_errors=True)
+        if there:
+            target.mkdir()
+            (target / "old").touch()
+        killed = killed_at_line(target, line)
+        if exchanges and there:
+            assert target.is_dir()  # at once; without an exchange when the next writer has repaired it
+        with atomic_directory(tmp_path / "00004"):
+            pass
+        assert sorted(path.name for path in tmp_path.iterdir() if path != target) == ["00004"]
+        outcomes.append([path.name for path in target.iterdir()] if target.exists() else None)
+        if not killed:
+            break
+    assert len(outcomes) > 15
+    before = ["old"] if there else None
+    switch = outcomes.index(["new"])
+    assert outcomes == [before] * switch + [["new"]] * (len(outcomes) - switch) and 0 < switch < len(outcomes) - 1
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "target"
     code = (
         "import sys, time; from pathlib import Path; from tasks.folders import atomic_directory\n"
@@ -55,15 +110,28 @@ def test_a_process_killed_half_way_leaves_no_target(tmp_path: Path) -> None:
     deadline = time.monotonic() + 60
     while not list(tmp_path.rglob("half")) and time.monotonic() < deadline:
         time.sleep(0.02)
+    with atomic_directory(tmp_path / "other"), atomic_directory(tmp_path / "third"):
+        assert len(list(tmp_path.glob(".other.*"))) == 1  # nor does a process remove its own
+    assert len(list(tmp_path.rglob("half"))) == 1
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert list(tmp_path.rglob("half"))
     assert not target.exists()
-    with atomic_directory(target) as folder:  # and what it left is in nobody's way
+    with atomic_directory(target) as folder:
         (folder / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
+    assert not list(tmp_path.rglob("half"))
 
 
-def test_a_run_lies_where_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_the_finished_folders_in_order(tmp_path: Path) -> None:
+    assert versions(tmp_path / "evaluations") == []
+    for name in ("00010", "00002", "00002.tmp", "notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "00003").touch()
+    with atomic_directory(tmp_path / "00004"):
+        assert [path.name for path in versions(tmp_path)] == ["00002", "00010"]
+    assert versions(tmp_path) == [tmp_path / name for name in ("00002", "00004", "00010")]
+
+
+def test_the_folder_of_a_run_is_where_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_folder("monday") == tmp_path / "runs" / "monday"

@@ -1,4 +1,4 @@
-"""What a stage took at most, of which a later one must not be charged."""
+"""The peak memory of a stage, which must not count for a later one."""
 
 import mmap
 

@@ -66,7 +66,7 @@ def iterate(
         return so_far
     # Stages are cached by their settings; the number of ranks changes no result.
     training, config = config.training, config.on_one_rank()
-    train.spread(training)
+    train.set_ranks(training)
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):

@@ -1,6 +1,6 @@
-"""Group-relative advantages: how much better a trajectory did than the others on the same seed.
+"""Group-relative advantages: how much better a trajectory did than the others of its group, on the same task.
 
-Axes: R trajectories, G members of a group. A reward of NaN is none: that trajectory was dropped, and counts nowhere.
+Axes: R trajectories. A reward of NaN is none: that trajectory was dropped, and does not count.
 """
 
 from collections.abc import Sequence
@@ -10,61 +10,62 @@ import pyarrow as pa
 
 from tasks.records import ADVANTAGE, trajectory_numbers, with_column
 
-ROUNDING = 1e-6  # rewards of a group closer than this, relative to the largest, are equal: float32 holds no more
+ROUNDING = 1e-6  # rewards of a group closer than this, relative to the largest, are equal: the precision of float32
 
 
 def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: str = "mean") -> np.ndarray:
-    """Advantages, float32 [R]: one a trajectory, however many turns it took.
+    """Advantages, float32 [R]: one for each trajectory, however many turns it took.
 
         mean           reward - mean of its group
-        mean_std       (reward - mean) / deviation, the group's own (divided by G): GRPO, arXiv:2402.03300
-        leave_one_out  reward - mean of the others = (reward - mean) G / (G - 1): RLOO, arXiv:2402.14740
+        mean_std       (reward - mean) / standard deviation of its group (divided by its size): GRPO, arXiv:2402.03300
+        leave_one_out  reward - mean of the others = (reward - mean) G / (G - 1) in a group of G: RLOO, arXiv:2402.14740
 
-    Dividing by the deviation weighs groups by how seldom they are decided (Dr. GRPO, arXiv:2503.20783). A group of
-    equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which has no baseline.
+    Dividing by the deviation gives groups whose members nearly all have the same reward a larger weight (Dr. GRPO,
+    arXiv:2503.20783). A group of equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which
+    has no baseline.
     """
-    rewards = np.asarray(rewards_R, dtype=np.float64)
+    rewards_R = np.asarray(rewards_R, dtype=np.float64)
     _, group_R, sizes = np.unique(np.asarray(group_ids_R), return_inverse=True, return_counts=True)
     if len(sizes) and sizes.min() < 2:
         raise ValueError("group size is 1; allowed: 2 or more, a group of one has no baseline.")
-    teaches_R = has_reward_variance(rewards, group_ids_R) & np.isfinite(rewards)
+    counted_R = has_reward_variance(rewards_R, group_ids_R) & np.isfinite(rewards_R)
+    counts = np.bincount(group_R, weights=counted_R, minlength=len(sizes))
 
     def mean(values_R: np.ndarray) -> np.ndarray:
-        sums = np.bincount(group_R, weights=np.where(teaches_R, values_R, 0.0), minlength=len(sizes))
+        sums = np.bincount(group_R, weights=np.where(counted_R, values_R, 0.0), minlength=len(sizes))
         return (sums / np.maximum(1, counts))[group_R]
 
-    counts = np.bincount(group_R, weights=teaches_R, minlength=len(sizes))
-    advantages_R = rewards - mean(rewards)
+    advantages_R = rewards_R - mean(rewards_R)
     if kind == "mean_std":
-        advantages_R /= np.where(teaches_R, np.sqrt(mean(advantages_R**2)), 1.0)
+        advantages_R /= np.where(counted_R, np.sqrt(mean(advantages_R**2)), 1.0)
     elif kind == "leave_one_out":
         advantages_R *= (counts / np.maximum(1, counts - 1))[group_R]
-    return np.where(teaches_R, advantages_R, 0.0).astype(np.float32)
+    return np.where(counted_R, advantages_R, 0.0).astype(np.float32)
 
 
 def has_reward_variance(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
-    """Which trajectories are of a group whose rewards differ, bool [R]: only these carry a gradient."""
-    rewards = np.asarray(rewards_R, dtype=np.float64)
+    """Which trajectories are in a group whose rewards differ, bool [R]: only these have a gradient."""
+    rewards_R = np.asarray(rewards_R, dtype=np.float64)
     _, group_R = np.unique(np.asarray(group_ids_R), return_inverse=True)
     low, high, size = (np.full(group_R.max(initial=-1) + 1, start) for start in (np.inf, -np.inf, 0.0))
-    known = np.isfinite(rewards)
-    np.minimum.at(low, group_R[known], rewards[known])
-    np.maximum.at(high, group_R[known], rewards[known])
-    np.maximum.at(size, group_R[known], np.abs(rewards[known]))
+    known_R = np.isfinite(rewards_R)
+    np.minimum.at(low, group_R[known_R], rewards_R[known_R])
+    np.maximum.at(high, group_R[known_R], rewards_R[known_R])
+    np.maximum.at(size, group_R[known_R], np.abs(rewards_R[known_R]))
     return (high - low > ROUNDING * size)[group_R]
 
 
 def add_advantages(batch: pa.Table, kind: str = "mean") -> tuple[pa.Table, dict[str, float]]:
     """The batch with its `advantage` column, and metrics.
 
-    A trajectory counts once, in its group and in the metrics; all its samples get its advantage.
+    A trajectory counts once, in its group and in the metrics; all its samples have its advantage.
     """
     trajectory, firsts = trajectory_numbers(batch)
     trajectories = batch.select(["reward", "group_id"]).take(firsts)
-    rewards, groups = trajectories["reward"].to_numpy(), trajectories["group_id"].to_pylist()
-    advantages = group_advantages(rewards, groups, kind)
-    kept = has_reward_variance(rewards, groups)
-    return with_column(batch, ADVANTAGE, advantages[trajectory].tolist()), {
-        "advantage/dropped_share": float(1 - kept.mean()),
-        "advantage/abs_mean": float(np.abs(advantages[kept]).mean()) if kept.any() else 0.0,
+    rewards_R, group_ids_R = trajectories["reward"].to_numpy(), trajectories["group_id"].to_pylist()
+    advantages_R = group_advantages(rewards_R, group_ids_R, kind)
+    kept_R = has_reward_variance(rewards_R, group_ids_R)
+    return with_column(batch, ADVANTAGE, advantages_R[trajectory].tolist()), {
+        "advantage/dropped_share": float(1 - kept_R.mean()),
+        "advantage/abs_mean": float(np.abs(advantages_R[kept_R]).mean()) if kept_R.any() else 0.0,
     }

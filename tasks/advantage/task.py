@@ -1,4 +1,4 @@
-"""Flyte shell of the advantages."""
+"""Flyte task of the advantages."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, STARTED, read_metrics, stage_context, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, STARTED, read_metrics, stage, stage_folder
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
@@ -18,19 +18,12 @@ def compute_advantages(run: Run, config: GrpoConfig, batch: FlyteDirectory, iter
     from tasks.records import read_batch, write_batch
     from tasks.tracking.traces import log_episodes
 
-    with stage_context(run, "compute_advantages"):
+    with stage(run, "compute_advantages", step=iteration) as s:
         source = Path(batch.download())
-        complete, metrics = add_advantages(read_batch(source), config.algorithm.advantage)
-        folder = write_batch(complete, stage_folder(run, "trajectories", iteration))
-        measured = read_metrics(source)
-        lineage.carry(source, folder)
-        log_episodes(
-            run,
-            config,
-            complete,
-            iteration=iteration,
-            started=measured[STARTED],
-            seconds=measured["time/rollout_s"],
-        )
-        write_metrics(run, folder, metrics, step=iteration, carried=measured, sources=[source])
-    return FlyteDirectory(str(folder))
+        rows, s.metrics = add_advantages(read_batch(source), config.algorithm.advantage)
+        s.result = write_batch(rows, stage_folder(run, "trajectories", iteration))
+        s.carried, s.sources = read_metrics(source), [source]
+        lineage.carry(source, s.result)
+        started, seconds = s.carried[STARTED], s.carried["time/rollout_s"]
+        log_episodes(run, config, rows, iteration=iteration, started=started, seconds=seconds)
+    return FlyteDirectory(str(s.result))

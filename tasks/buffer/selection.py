@@ -1,33 +1,21 @@
-"""The off-policy buffer: a window over immutable batches.
+"""The off-policy buffer: the last batches, from which each training stage selects groups.
 
-    batches   v-3   v-2   v-1   v          one directory each, written once
-    window          └── whole groups, freshest first, none older than max_age or used reuse times ──┘
+    batches          v-3   v-2   v-1   v          one directory each, written once
+    training batch    └── whole groups, freshest first, none older than max_age or used reuse times ──┘
 
-Appending is a longer list, evicting a shorter one; nothing is copied and nothing is deleted.
+To append is to pass a longer list of batches, to evict a shorter one; nothing is copied and nothing is deleted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from tasks.buffer.training_batch import TrainingBatch
 from tasks.config import BufferConfig
 from tasks.seeds import derived_seed
 
-COLUMNS = ["group_id", "policy_version", "advantage", "trajectory_id"]  # what a selection looks at
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which groups a training stage learns from.
-
-    Example: `Selection(group_ids=["00007-00003", …], uses={"00006-00011": 1, "00007-00003": 1, …}, metrics={…})`.
-    """
-
-    group_ids: list[str]
-    uses: dict[str, int]  # training stages so far, this one included, that each group in reach was in
-    metrics: dict[str, float]
+COLUMNS = ["group_id", "policy_version", "advantage", "trajectory_id"]  # that a selection needs
 
 
 def select_groups(
@@ -38,28 +26,27 @@ def select_groups(
     uses: Mapping[str, int],
     policy_version: int,
     seed: int,
-) -> Selection:
-    """Choose at most `wanted` whole groups from `batches` for training on policy `policy_version`.
+) -> TrainingBatch:
+    """Select at most `wanted` whole groups from `batches` for training on policy `policy_version`.
 
-    `uses` is the selection's before. Left out are groups whose advantages are all 0 (nothing to learn from), those
-    sampled more than `config.max_age` versions ago, and those that `config.reuse` stages have learned from. The
-    freshest are taken first, ties by the seed.
+    `uses` is that of the previous selection. Left out are groups whose advantages are all 0 (they have no gradient),
+    groups sampled more than `config.max_age` versions ago, and groups that `config.reuse` stages have learned from. The
+    freshest are selected first; the seed breaks ties.
     """
     rows = pa.concat_tables([b.select(COLUMNS) for b in batches]).to_pandas()
-    rows["spread"] = rows["advantage"].abs()
+    rows["advantage"] = rows["advantage"].abs()
     groups = rows.groupby("group_id", sort=True).agg(
-        version=("policy_version", "min"), size=("trajectory_id", "nunique"), spread=("spread", "max")
+        version=("policy_version", "min"), size=("trajectory_id", "nunique"), advantage_range=("advantage", "max")
     )
     fresh = groups["version"] >= policy_version - config.max_age
-    informative = groups["spread"] > 0
+    informative = groups["advantage_range"] > 0
     unspent = np.array([uses.get(group, 0) < config.reuse for group in groups.index], dtype=bool)
     eligible = groups[fresh & informative & unspent].copy()
     eligible["tie"] = [derived_seed("buffer", seed, policy_version, group) for group in eligible.index]
     chosen = eligible.sort_values(["version", "tie"], ascending=[False, True]).head(wanted)
     ages = policy_version - chosen["version"].to_numpy()
-    taken = set(chosen.index)
-    counts = {group: uses.get(group, 0) + (group in taken) for group in groups.index[fresh]}
-    return Selection(
+    counts = {group: uses.get(group, 0) + (group in chosen.index) for group in groups.index[fresh]}
+    return TrainingBatch(
         group_ids=chosen.index.tolist(),
         uses={group: count for group, count in counts.items() if count},
         metrics={
@@ -77,8 +64,8 @@ def select_groups(
 
 
 def gather(batches: Sequence[pa.Table], group_ids: Sequence[str]) -> pa.Table:
-    """The rows of the chosen groups, groups in the order given, members as they were written."""
+    """The rows of the chosen groups, groups in the order given, the rows of a group as they were written."""
     rows = pa.concat_tables(batches)
-    place = {group: i for i, group in enumerate(group_ids)}
-    order = sorted((place[group], i) for i, group in enumerate(rows["group_id"].to_pylist()) if group in place)
+    rank = {group: i for i, group in enumerate(group_ids)}
+    order = sorted((rank[group], i) for i, group in enumerate(rows["group_id"].to_pylist()) if group in rank)
     return rows.take(pa.array([i for _, i in order], type=pa.int64()))

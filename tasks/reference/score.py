@@ -1,4 +1,4 @@
-"""What the frozen policy 0 thinks of each sampled token, by the forward pass that also trains."""
+"""The log-probabilities of the frozen policy 0, by the forward pass that also trains."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from tasks.advantage.advantages import has_reward_variance
 from tasks.config import RolloutConfig, TrainingConfig
 from tasks.records import REFERENCE, trajectory_numbers, with_column
 from tasks.training.packing import flat_samples
-from tasks.training.trainer import open_scorer
+from tasks.training.warm import open_scorer
 
 
 def score_batch(
@@ -18,17 +18,17 @@ def score_batch(
 ) -> tuple[pa.Table, dict[str, float]]:
     """The batch with its `reference_logprobs` column, and metrics.
 
-    Trajectories of a group with equal rewards carry no gradient and are never trained on: they get null. The values
-    are at the sampling temperature, 0 where the policy did not sample.
+    The values are at the sampling temperature, 0 where the policy did not sample. Groups with equal rewards have no
+    gradient and are never trained on, so their trajectories are not scored and have null.
     """
     scorer = open_scorer(reference, training, temperature=rollout.temperature)
     started = time.perf_counter()
-    wanted = has_reward_variance(batch["reward"].to_numpy(), batch["group_id"].to_pylist())
-    rows = batch.filter(pa.array(wanted))
+    scored = has_reward_variance(batch["reward"].to_numpy(), batch["group_id"].to_pylist())
+    rows = batch.filter(pa.array(scored))
     data = flat_samples(rows)
-    scores = np.split(scorer.score(data), data.offsets_R[1:-1]) if len(data) else []
+    logprobs = np.split(scorer.score(data), data.offsets_R[1:-1]) if len(data) else []
     column: list[np.ndarray | None] = [None] * len(batch)
-    for row, values in zip(np.flatnonzero(wanted), scores, strict=True):
+    for row, values in zip(np.flatnonzero(scored), logprobs, strict=True):
         column[row] = values
     seconds = time.perf_counter() - started
     metrics = {"reference/scored": float(len(trajectory_numbers(rows)[1])), "time/reference_s": seconds}

@@ -1,4 +1,4 @@
-"""Flyte shell of the reference scoring."""
+"""Flyte task of the reference scoring."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, read_metrics, stage_context, stage_folder, write_metrics
+from tasks.stages import CACHE_VERSION, read_metrics, stage, stage_folder
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("training"))
@@ -16,15 +16,13 @@ def score_reference(
 ) -> FlyteDirectory:
     """Add the log-probabilities of the frozen policy 0."""
     from tasks.lineage import records as lineage
-    from tasks.peak_memory import peak_memory
     from tasks.records import read_batch, write_batch
     from tasks.reference.score import score_batch
 
-    with stage_context(run, "score_reference"):
+    with stage(run, "score_reference", step=iteration) as s:
         source = Path(batch.download())
-        scored, metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
-        folder = write_batch(scored, stage_folder(run, "scored", iteration))
-        metrics |= peak_memory("reference")
-        lineage.carry(source, folder)
-        write_metrics(run, folder, metrics, step=iteration, carried=read_metrics(source), sources=[source])
-    return FlyteDirectory(str(folder))
+        rows, s.metrics = score_batch(read_batch(source), Path(reference.download()), config.training, config.rollout)
+        s.result = write_batch(rows, stage_folder(run, "scored", iteration))
+        s.carried, s.sources = read_metrics(source), [source]
+        lineage.carry(source, s.result)
+    return FlyteDirectory(str(s.result))

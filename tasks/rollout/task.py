@@ -76,7 +76,8 @@ def rollout_shard(
     from tasks.rollout.shards import sample_shard
     from tasks.rollout.worker import RolloutWorker
 
-    with shard_context(run, f"rollout {iteration}", shard, of=config.workers, needed=config.shards_needed):
+    allowed_failures = config.workers - config.shards_needed
+    with shard_context(run, f"rollout {iteration}", shard, of=config.workers, allowed_failures=allowed_failures):
         started = time.time()
         sampler = Path(policy.download())
         worker = RolloutWorker(sampler, config, run.environment, run.environment_url, run.seed, iteration)

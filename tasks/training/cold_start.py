@@ -1,65 +1,60 @@
-"""The policy `tiny`, from nothing to a policy that answers: random weights, then imitation of random play.
+"""The policy `tiny`: random weights, then imitation of the environment's demonstrations.
 
-It learns which replies there are, not which are good: each legal move is as likely as any other in what it imitates.
-All that is good about its play later comes from the reward.
+It learns the format of replies, not good ones, if the demonstrations are of random play, as BlackJack's are. What is
+good it then learns from rewards.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
 from tasks.config import LoraConfig, TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
-from tasks.environments.interface import Message
+from tasks.environments.interface import Demonstration
 from tasks.folders import RUNS, atomic_directory
 from tasks.policy.chat import Chat
 from tasks.policy.checkpoint import Manifest, read_manifest, write_manifest
 from tasks.policy.tiny import make_tokenizer, make_weights
 from tasks.seeds import derived_seed
 from tasks.stages import CACHE_VERSION
-from tasks.training.losses.supervised import supervised_loss
-from tasks.training.losses.tokens import Totals
+from tasks.training.losses import supervised_loss
 from tasks.training.packing import FlatSamples
-from tasks.training.rows import Rows
 from tasks.training.trainer import Trainer
 
 
-def tokenised(chat: Chat, conversations: Sequence[Sequence[Message]]) -> FlatSamples:
-    """Conversations as a rollout would have recorded them; the mask takes in all tokens but the first.
-
-    Imitating the whole of a conversation, not only its replies, teaches a newborn policy to tell cards, totals and
-    the dealer's card apart, which rewards alone teach it slowly.
+def tokenised(chat: Chat, demonstrations: Sequence[Demonstration]) -> FlatSamples:
+    """Demonstrations as a rollout would record them; the mask has the replies with their ends, or all tokens but the
+    first where a demonstration is not `replies_only`.
     """
-    token_ids: list[int] = []
+    pieces = [_tokens_and_mask(chat, demonstration) for demonstration in demonstrations]
+    return FlatSamples(
+        np.cumsum([0, *(len(mask) for _, mask in pieces)]),
+        np.array([token for tokens, _ in pieces for token in tokens]),
+        np.array([sampled for _, mask in pieces for sampled in mask], dtype=bool),
+    )
+
+
+def _tokens_and_mask(chat: Chat, demonstration: Demonstration) -> tuple[list[int], list[bool]]:
+    tokens: list[int] = []
     mask: list[bool] = []
-    offsets = [0]
-    for messages in conversations:
-        start = 0
-        for i, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before = messages[start:i]
-            if start:
-                piece = chat.next_ids(messages[: start - 1], messages[start - 1]["content"], before)
-            else:
-                piece = chat.initial_ids(before)
-            assert piece is not None, "the policy's own template only appends"
-            reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
-            token_ids += [*piece, *reply]
-            mask += [start > 0 or place > 0 for place in range(len(piece))] + [True] * len(reply)
-            start = i + 1
-        offsets.append(len(token_ids))
-    return FlatSamples(np.array(offsets), np.array(token_ids), np.array(mask, dtype=bool))
-
-
-def imitation(
-    logprobs_K: torch.Tensor, entropy_K: torch.Tensor, _: Rows, size: Totals
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The supervised loss as a trainer asks for it."""
-    return supervised_loss(logprobs_K, entropy_K, size.tokens)
+    messages, end = demonstration.messages, 0  # of the last reply
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        if end:
+            prompt = chat.next_ids(messages[: end - 1], messages[end - 1]["content"], messages[end:i])
+        else:
+            prompt = chat.initial_ids(messages[:i])
+        assert prompt is not None, "the template of `tiny` only appends"
+        reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
+        tokens += [*prompt, *reply]
+        mask += [not demonstration.replies_only] * len(prompt) + [True] * len(reply)
+        end = i + 1
+    if mask:
+        mask[0] = False  # nothing predicts the first token
+    return tokens, mask
 
 
 def make_tiny(
@@ -70,49 +65,58 @@ def make_tiny(
     seed: int,
     *,
     thinking: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. The seed fixes it all.
+    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. All depend only on the
+    arguments.
 
-    With `thinking` it learns the prompts that ask for a thought. It answers them without one.
+    With `thinking` it learns the prompts that ask for a thought, and answers them without one. Raises ValueError for an
+    environment without demonstrations.
     """
-    spec = get_environment(environment, thinking=thinking)
-    conversations = [d.messages for d in spec.demonstrations(seed, config.cold_start_demonstrations)]
+    spec = get_environment(environment, options, thinking=thinking)
+    if spec.demonstrations is None:
+        raise ValueError(
+            f'policy is "tiny", which needs an environment with demonstrations, and {environment} has none; allowed: a '
+            f"checkpoint."
+        )
+    demonstrations = spec.demonstrations(seed, config.cold_start_demonstrations)
     with atomic_directory(target) as folder:
-        words = (m["content"] for conversation in conversations for m in conversation)
-        vocabulary = make_tokenizer([*words, "system\n", "user\n", "assistant\n"], folder)
+        texts = (message["content"] for demonstration in demonstrations for message in demonstration.messages)
+        vocabulary = make_tokenizer([*texts, "system\n", "user\n", "assistant\n"], folder)
         chat = Chat(folder)
         make_weights(config, vocabulary, chat.end_id, chat.tokenizer.pad_token_id, seed, folder)
-        trainer = Trainer(
-            folder,
-            replace(
-                training,
-                learning_rate=config.cold_start_learning_rate,
-                warmup_iterations=0,
-                min_lr_factor=0.1,
-                lora=LoraConfig(),  # random weights are no base for adapters
-            ),
-            temperature=1.0,
-            schedule_steps=config.cold_start_steps,
+        training = training.replace(
+            learning_rate=config.cold_start_learning_rate,
+            warmup_iterations=0,
+            min_lr_factor=0.1,
+            lora=LoraConfig(),  # random weights are no base for adapters
         )
-        data = tokenised(chat, conversations)
-        order = np.random.default_rng(seed)
+        trainer = Trainer(folder, training, temperature=1.0, schedule_steps=config.cold_start_steps)
+        data = tokenised(chat, demonstrations)
+        random = np.random.default_rng(seed)
         for _ in range(config.cold_start_steps):
-            members = order.choice(len(data), size=min(config.cold_start_batch, len(data)), replace=False)
-            trainer.step(data, members.tolist(), imitation)
+            samples = random.choice(len(data), size=min(config.cold_start_batch, len(data)), replace=False)
+            trainer.step(data, samples.tolist(), supervised_loss)
             trainer.schedule.step()
         trainer.export(folder, folder)
         return write_manifest(folder, version=0, parent="")
 
 
 def tiny_policy(
-    config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int, *, thinking: bool = False
+    config: TinyPolicyConfig,
+    training: TrainingConfig,
+    environment: str,
+    seed: int,
+    *,
+    thinking: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The folder of the policy `tiny` for these settings, made once and then found again under `runs/.tiny/`."""
+    """The folder of the policy `tiny` for these settings, made once and kept under `runs/.tiny/`."""
     training = training.on_one_rank()
-    key = derived_seed("tiny", config.to_json(), training.to_json(), environment, seed, thinking, CACHE_VERSION)
-    folder = (RUNS / ".tiny" / f"{key:016x}").absolute()
+    settings = (config.to_json(), training.to_json(), environment, seed, thinking, sorted((options or {}).items()))
+    folder = (RUNS / ".tiny" / f"{derived_seed('tiny', *settings, CACHE_VERSION):016x}").absolute()
     try:
-        read_manifest(folder)  # also refuses weights that are not those written
+        read_manifest(folder)  # also refuses weights that were changed
     except ValueError:
-        make_tiny(folder, config, training, environment, seed, thinking=thinking)
+        make_tiny(folder, config, training, environment, seed, thinking=thinking, options=options)
     return folder

@@ -1,13 +1,14 @@
-"""LoRA (arXiv:2106.09685): beside each frozen weight W of some linear layers a product B A of low rank is trained.
+"""LoRA (arXiv:2106.09685): some linear layers have, beside the frozen weight W, a trained product B A of low rank.
 
     y = W x + alpha / rank · B A x      W [out, in], A [rank, in] random, B [out, rank] zeros at first
 
-TorchTitan's converter adds the adapters to a model's config. Q, k and v are three layers here, not TorchTitan's one, so
-that each has an adapter of its own and PEFT can read them. The embeddings and the output head have none.
+TorchTitan's converter adds the adapters to a model's config. Q, k and v are separate layers here, instead of
+TorchTitan's fused one, so that each has its own adapter and PEFT can read them. The embeddings and the output head have
+none.
 
-A policy is exported merged, W + alpha / rank · B A: what samples it or scores it need not know of LoRA. Beside it
-lies `adapter/`, the same as a difference to the policy 0 of the run, in PEFT's format. A training goes on from the
-trainer's state, which holds W, A and B apart: a merged policy as W would count its adapters twice.
+A policy is exported merged, W + alpha / rank · B A, so that the generator and the scorer need no LoRA. Its folder
+`adapter/` has the same as a difference to policy 0 of the run, in PEFT's format. Training continues from the trainer's
+state, which has W, A and B separately; a merged policy as W would count the adapters twice.
 """
 
 import json
@@ -29,16 +30,16 @@ from torchtitan.models.common.decoder import Decoder
 from torchtitan.protocols.model import BaseModel
 from torchtitan.protocols.state_dict_adapter import BaseStateDictAdapter
 
-ADAPTER = "adapter"  # the folder in a policy directory; a stage's copy of one takes no folders along
+ADAPTER = "adapter"  # the folder in a policy directory; a copy of a policy has no folders
 A, B = ".lora_a.weight", ".lora_b.weight"
-# For each of training.lora.targets, the layers as TorchTitan's config names them, and as PEFT does.
+# The layers by TorchTitan's names, with the names that PEFT has for them.
 ATTENTION = {"wq": ["q_proj"], "wkv": ["k_proj", "v_proj"], "wo": ["o_proj"]}
 FEED_FORWARD = {"w1": ["gate_proj"], "w3": ["up_proj"], "w2": ["down_proj"]}
 TARGETS = {"all": ATTENTION | FEED_FORWARD, "attention": ATTENTION, "feed_forward": FEED_FORWARD}
 
 
 def with_adapters(model: BaseModel.Config, lora: LoraConfig) -> BaseModel.Config:
-    """The config of the same model with adapters, everything else frozen."""
+    """The config of the same model with adapters, and everything else frozen."""
     assert isinstance(model, Decoder.Config)
     for layer in model.layers:
         assert isinstance(layer.attention, GQAttention.Config)
@@ -50,7 +51,7 @@ def with_adapters(model: BaseModel.Config, lora: LoraConfig) -> BaseModel.Config
 
 
 def _separate(attention: GQAttention.Config) -> QKVLinear.Config:
-    """Q, k and v as three layers; the names in a checkpoint are the same."""
+    """Q, k and v as three layers; their names in a checkpoint stay the same."""
     fused = attention.qkv_linear
     assert isinstance(fused, FusedQKVLinear.Config)
 
@@ -67,9 +68,9 @@ def _separate(attention: GQAttention.Config) -> QKVLinear.Config:
 
 @torch.no_grad()
 def init_adapters(model: nn.Module, seed: int) -> None:
-    """A uniform within 1 / sqrt(in), B zeros: the model starts as its base.
+    """A uniform within ±1 / sqrt(in), B zero: the model starts equal to its base.
 
-    Each A is drawn whole, from the seed and its name alone: the same on any number of ranks and on any device.
+    Each A depends only on the seed and its name, so it is the same on any number of ranks and on any device.
     """
     for name, weight in model.named_parameters():
         if name.endswith(A):
@@ -109,7 +110,7 @@ def write_adapter(
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": "",  # policy 0 of the run, wherever it lies
+        "base_model_name_or_path": "",  # policy 0 of the run; adapters do not know its path
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,

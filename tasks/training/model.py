@@ -1,4 +1,4 @@
-"""The model that a policy directory describes: built, sharded, its weights loaded."""
+"""The model of a policy directory: built, sharded, its weights loaded."""
 
 import warnings
 from pathlib import Path
@@ -24,13 +24,14 @@ from torchtitan.protocols.state_dict_adapter import BaseStateDictAdapter
 def build_model(
     folder: Path, training: TrainingConfig, *, seed: int = 0
 ) -> tuple[nn.Module, BaseStateDictAdapter, ParallelDims]:
-    """The model of a policy directory as TorchTitan builds, shards and trains it, weights loaded, float32.
+    """The model of a policy directory, built and sharded by TorchTitan, with its weights in float32.
 
-    With `training.dtype` bfloat16, FSDP, which is there on one rank too, casts the weights for each forward and
-    backward pass, and sums the gradients in float32. With `training.lora` only the adapters, drawn from `seed`, are
-    trained.
+    With `training.dtype` bfloat16, FSDP, which is active on one rank too, casts the weights for each forward and
+    backward pass and sums the gradients in float32. With `training.lora` only the adapters are trained, which `seed`
+    initialises.
 
-    Returns the model, its adapter to and from Hugging Face names, and the mesh of ranks.
+    Returns the model, its adapter to and from Hugging Face names, and the mesh of ranks. Raises ValueError when
+    `training.seq_len` is more than the policy's max_position_embeddings.
     """
     config, seq_len = check_checkpoint(folder), training.seq_len
     if seq_len > config["max_position_embeddings"]:
@@ -59,7 +60,7 @@ def build_model(
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no pre-multiplied sum
     model.to_empty(device=titan.titan_utils.device_type)
     with torch.no_grad(), warnings.catch_warnings(action="ignore", category=UserWarning):
-        model.init_weights(buffer_device=None)  # for the buffers; every weight is replaced below
+        model.init_weights(buffer_device=None)  # for the buffers; all weights are replaced below
     if training.lora.rank:
         init_adapters(model, seed)
     adapter = spec.state_dict_adapter(shape, None)  # type: ignore[misc]

@@ -1,10 +1,12 @@
-"""Samples of many lengths, and which of them share a row.
+"""The samples of a training batch as flat arrays, and which of them share a row.
 
-Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples one behind the other.
+Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples, concatenated.
 
-Several samples share a row, one behind the other or, where prefixes are shared, as the branches of a tree (see
-`rows.py`): what a model computes for a sample is the same either way. Samples of one trajectory may be in different
-rows. Nothing is cut: a sample that does not fit a row is refused.
+    training batch ──flat_samples──► FlatSamples ──plan_rows──► rows of sample numbers ──rows.build_rows──► tensors
+
+Several samples share a row, one after the other or, with shared prefixes, as the branches of a tree (see `rows.py`).
+What the model computes for a sample is the same either way. Samples of one trajectory may be in different rows. Nothing
+is cut: a sample that is longer than a row is refused.
 """
 
 from collections.abc import Sequence
@@ -19,12 +21,16 @@ from tasks.records import trajectory_numbers
 
 @dataclass(frozen=True)
 class FlatSamples:
-    """The token columns of R samples as flat arrays; sample r is `[offsets_R[r]:offsets_R[r + 1]]`."""
+    """The token columns of R samples, concatenated; sample r is `[offsets_R[r]:offsets_R[r + 1]]`.
+
+    Example, [11, 12, 13] and [21, 22], of which 12, 13 and 22 were sampled: offsets_R = [0, 3, 5],
+    token_ids_N = [11, 12, 13, 21, 22], loss_mask_N = [0, 1, 1, 0, 1].
+    """
 
     offsets_R: np.ndarray  # int64 [R + 1]
     token_ids_N: np.ndarray  # int64 [N]
     loss_mask_N: np.ndarray  # bool [N], true where the policy sampled
-    numbers_R: np.ndarray | None = None  # int64 [R], which trajectory each is of; None: each is one of its own
+    numbers_R: np.ndarray | None = None  # int64 [R], the trajectory of each; None: each is a trajectory of its own
 
     def __len__(self) -> int:
         return len(self.offsets_R) - 1
@@ -35,7 +41,7 @@ class FlatSamples:
 
     @property
     def trajectory_R(self) -> np.ndarray:
-        """Which trajectory each sample is of: 0, 1, …"""
+        """The number of each sample's trajectory, from 0."""
         return np.arange(len(self)) if self.numbers_R is None else self.numbers_R
 
     @property
@@ -49,24 +55,24 @@ class FlatSamples:
         return np.diff(self._sampled_before[self.offsets_R])
 
     @property
-    def openings_R(self) -> np.ndarray:
-        """Tokens of each sample before the first that the policy sampled: its prompt."""
-        firsts, ends = self.offsets_R[:-1], self.offsets_R[1:]
+    def trajectory_sampled_R(self) -> np.ndarray:
+        """Sampled tokens of each sample's whole trajectory."""
+        return np.bincount(self.trajectory_R, weights=self.sampled_R)[self.trajectory_R]
+
+    @property
+    def prompt_lengths_R(self) -> np.ndarray:
+        """Tokens of each sample before the first sampled one."""
+        starts, ends = self.offsets_R[:-1], self.offsets_R[1:]
         before = self._sampled_before
-        return np.minimum(np.searchsorted(before, before[firsts], side="right") - 1, ends) - firsts
+        return np.minimum(np.searchsorted(before, before[starts], side="right") - 1, ends) - starts
 
     @property
     def _sampled_before(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self.loss_mask_N)])  # [N + 1]
 
-    @property
-    def trajectory_sampled_R(self) -> np.ndarray:
-        """Sampled tokens of the whole trajectory that each sample is of."""
-        return np.bincount(self.trajectory_R, weights=self.sampled_R)[self.trajectory_R]
-
 
 def flat(table: pa.Table, column: str) -> np.ndarray:
-    """The values of a list column, one row behind the other."""
+    """The values of a list column, concatenated: [N]."""
     return table[column].combine_chunks().flatten().to_numpy(zero_copy_only=False)
 
 
@@ -81,57 +87,56 @@ def flat_samples(table: pa.Table) -> FlatSamples:
     )
 
 
-def by_prompt(data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
-    """The samples `members`, those with the same prompt together; prompts in the order in which they come first."""
-    openings_R = data.openings_R
-    found: dict[bytes, list[int]] = {}
-    for r in members:
-        first = data.offsets_R[r]
-        found.setdefault(data.token_ids_N[first : first + openings_R[r]].tobytes(), []).append(r)
-    return list(found.values())
+def group_by_prompt(data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:
+    """The given samples in groups with the same prompt, in the order in which the prompts first occur."""
+    lengths_R = data.prompt_lengths_R
+    groups: dict[bytes, list[int]] = {}
+    for r in samples:
+        groups.setdefault(data.tokens(r)[: lengths_R[r]].tobytes(), []).append(r)
+    return list(groups.values())
 
 
 def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two samples have in common before the first that differs."""
+    """The number of leading tokens that are equal."""
     shorter = min(len(one), len(other))
     differ = np.flatnonzero(one[:shorter] != other[:shorter])
     return int(differ[0]) if len(differ) else shorter
 
 
 def plan_rows(
-    data: FlatSamples, members: Sequence[int], seq_len: int, *, share_prefixes: bool = False
+    data: FlatSamples, samples: Sequence[int], seq_len: int, *, share_prefixes: bool = False
 ) -> list[list[int]]:
-    """Spread samples over rows of at most `seq_len` tokens.
+    """Distribute samples over rows of at most `seq_len` tokens.
 
-    Longest first, each into the first row with room. With `share_prefixes` in the order of their tokens, in which each
-    has most in common with the one before it, a row after the other. Raises ValueError when one is longer than a row.
+    The longest first, each into the first row with room (first-fit decreasing). With `share_prefixes` in the order of
+    their tokens, in which neighbours share the longest prefixes, and one row after the other. Raises ValueError when a
+    sample is longer than a row.
     """
     lengths_R = data.lengths_R
-    longest = max((int(lengths_R[r]) for r in members), default=0)
+    longest = max((int(lengths_R[r]) for r in samples), default=0)
     if longest > seq_len:
         raise ValueError(
             f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
         )
     if share_prefixes:
-        return _one_after_the_other(data, members, seq_len)
+        return _plan_shared_rows(data, samples, seq_len)
     rows: list[list[int]] = []
     room: list[int] = []
-    for r in sorted(members, key=lambda r: (-lengths_R[r], r)):
+    for r in sorted(samples, key=lambda r: (-lengths_R[r], r)):
         length = int(lengths_R[r])
-        row = next((i for i, free in enumerate(room) if free >= length), None)
-        if row is None:
+        row = next((i for i, free in enumerate(room) if free >= length), len(rows))
+        if row == len(rows):
             rows.append([])
             room.append(seq_len)
-            row = len(rows) - 1
         rows[row].append(r)
         room[row] -= length
     return rows
 
 
-def _one_after_the_other(data: FlatSamples, members: Sequence[int], seq_len: int) -> list[list[int]]:
+def _plan_shared_rows(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room = 0
-    for r in sorted(members, key=lambda r: (data.tokens(r).tolist(), r)):
+    for r in sorted(samples, key=lambda r: (data.tokens(r).tolist(), r)):
         tokens = data.tokens(r)
         new = len(tokens) - common_prefix(data.tokens(rows[-1][-1]), tokens) if rows else seq_len + 1
         if new > room:

@@ -1,6 +1,6 @@
-"""What the ranks of one training do together beside training: one folder, and an orderly end.
+"""What the ranks of one training do together: write one folder, and end together.
 
-A rank is a process that torchrun, or Flyte's Elastic, started. Where there is one only, nobody started it.
+A rank is a process that torchrun, or Flyte's Elastic, started; a single rank is an ordinary process.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ import torch.distributed as dist
 from tasks.folders import atomic_directory
 from tasks.training.titan import titan_utils
 
-PIECE = 64 * 2**20  # bytes of a file that travel at once
+CHUNK = 64 * 2**20  # bytes of a file that are sent at once
 
 
 def is_first() -> bool:
-    """Whether this rank speaks for all: it writes, logs and prints."""
+    """Whether this is rank 0, the only one that writes results, logs and prints."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def leave() -> None:
-    """End the group of several ranks once all are here: one that is gone earlier looks like one that failed."""
+    """End the process group after all ranks arrived: a rank that ends earlier looks to the others like a failed one."""
     if dist.get_world_size() > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -30,27 +30,27 @@ def leave() -> None:
 
 @contextlib.contextmanager
 def atomic_directory_of_ranks(target: Path) -> Iterator[Path]:
-    """`atomic_directory`, into whose folder all ranks write. It is in its place when the block has ended on every rank.
+    """`atomic_directory`, into whose folder all ranks write. It is complete when the block has ended on every rank.
 
-    What ranks on other nodes wrote lies on their disks, and is brought to that of rank 0.
+    Files that ranks on other nodes wrote are on those nodes' disks, and are sent to that of rank 0.
     """
     if dist.get_world_size() == 1:
         with atomic_directory(target) as folder:
             yield folder
         return
     with atomic_directory(target) if is_first() else contextlib.nullcontext() as made:
-        told = [str(made)]
-        dist.broadcast_object_list(told)
-        folder = Path(told[0])
-        folder.mkdir(parents=True, exist_ok=True)  # on another node it is not there
+        name = [str(made)]
+        dist.broadcast_object_list(name)
+        folder = Path(name[0])
+        folder.mkdir(parents=True, exist_ok=True)  # on another node it does not exist
         yield folder
         dist.barrier()
-        _bring_to_the_first(folder)
+        _send_missing_files(folder)
     dist.barrier()
 
 
-def _bring_to_the_first(folder: Path) -> None:
-    """Copy the files that rank 0 cannot see in `folder` to its disk, one after the other, in pieces."""
+def _send_missing_files(folder: Path) -> None:
+    """Copy the files in `folder` that rank 0 does not see to its disk, one after the other."""
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     seen: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(seen, files)
@@ -63,7 +63,7 @@ def _bring_to_the_first(folder: Path) -> None:
 
 
 def _send(path: Path, owner: int) -> None:
-    """One file from rank `owner` to rank 0; the others pass."""
+    """Send one file from rank `owner` to rank 0; nothing to do on other ranks."""
     if (rank := dist.get_rank()) not in (0, owner):
         return
     device = torch.device(titan_utils.device_type)
@@ -71,13 +71,13 @@ def _send(path: Path, owner: int) -> None:
     if rank == owner:
         dist.send(size, 0)
         with path.open("rb") as file:
-            while piece := file.read(PIECE):
-                dist.send(torch.frombuffer(bytearray(piece), dtype=torch.uint8).to(device), 0)
+            while chunk := file.read(CHUNK):
+                dist.send(torch.frombuffer(bytearray(chunk), dtype=torch.uint8).to(device), 0)
         return
     dist.recv(size, owner)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        for start in range(0, left := int(size), PIECE):
-            piece = torch.empty(min(PIECE, left - start), dtype=torch.uint8, device=device)
-            dist.recv(piece, owner)
-            file.write(piece.cpu().numpy().tobytes())
+        for start in range(0, total := int(size), CHUNK):
+            chunk = torch.empty(min(CHUNK, total - start), dtype=torch.uint8, device=device)
+            dist.recv(chunk, owner)
+            file.write(chunk.cpu().numpy().tobytes())

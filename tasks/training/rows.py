@@ -1,15 +1,15 @@
-"""Planned rows as the tensors that a model takes.
+"""Planned rows as the tensors that the model takes.
 
-Axes: R samples, N tokens of all samples, B rows, T tokens of a row, K sampled tokens.
+Axes: R samples, N tokens of all samples, B rows, T columns of a row, K sampled tokens.
 
-A row is a tree of tokens, laid out so that all that goes on from a token stands behind it, up to its *end*. Here the
-samples p q a, p q b c and p d, sharing their prefixes, and x y on its own:
+A row is a forest of token trees in preorder: all tokens that continue a token are in the columns after it, up to its
+*subtree end*. Here the samples p q a, p q b c and p d with shared prefixes, and x y:
 
-    tokens      p  q  a  b  c  d  x  y
-    positions   0  1  2  2  3  1  0  1     as in the sample alone
-    ends        6  5  3  5  5  6  8  8     b sees p and q, whose ends are behind it, and not a
+    token_ids     p  q  a  b  c  d  x  y
+    positions     0  1  2  2  3  1  0  1     in the sample, for the rotary embedding
+    subtree_end   6  5  3  5  5  6  8  8     b attends to p and q, whose subtrees contain it, and not to a
 
-Without sharing, each sample is a tree of its own.
+Without sharing, each sample is a tree of its own, a single branch.
 """
 
 import itertools
@@ -24,69 +24,60 @@ from tasks.training.packing import FlatSamples, common_prefix
 
 @dataclass(frozen=True)
 class Rows:
-    """Some packed rows, and where in them the policy sampled.
+    """Some packed rows, and which of their tokens the policy sampled.
 
-    The logits at one place predict what comes next in each sample that goes through it. For each of the K sampled
-    tokens: `row_K`, `place_K` say where its logits stand, `target_K` which token it was, `source_K` its index in the
-    flat columns.
+    The logits of one column predict the next token of every sample that passes through it, so two sampled tokens may
+    share theirs.
     """
 
     token_ids_BT: torch.Tensor
     positions_BT: torch.Tensor
-    ends_BT: torch.Tensor  # a token is seen from its own place to before this one
-    row_K: torch.Tensor
-    place_K: torch.Tensor
-    target_K: torch.Tensor
-    source_K: np.ndarray
-    sample_K: np.ndarray  # which sample each sampled token belongs to; its tokens are all here
+    subtree_end_BT: torch.Tensor  # a token is visible to the columns from its own to before this one
+    row_K: torch.Tensor  # row and column of the logits that predict the token
+    column_K: torch.Tensor
+    target_K: torch.Tensor  # the token's id
+    flat_index_K: np.ndarray  # its index in the flat arrays of FlatSamples
+    sample_K: np.ndarray  # its sample; all sampled tokens of a sample are here
 
 
 def build_rows(
     data: FlatSamples,
     plan: Sequence[Sequence[int]],
-    length: int = 1,
+    min_length: int = 1,
     *,
     share_prefixes: bool = False,
-    multiple: int = 1,
+    multiple_of: int = 1,
 ) -> Rows:
-    """Lay out the samples of each planned row: as long as the longest row, `length` at least, a `multiple` of tokens.
+    """Lay out the samples of each planned row. T is the longest row's length, at least `min_length`, rounded up.
 
-    With `share_prefixes` a sample adds the tokens that it has not in common with the one before it in the row. The tail
-    behind the last sample is a tree of its own.
+    With `share_prefixes` a sample adds only the tokens after its common prefix with the sample before it in the row.
+    The padding after the last sample is a tree of its own.
     """
-    shared = [_shared_with_the_one_before(data, row) if share_prefixes else [0] * len(row) for row in plan]
-    sizes = [sum(int(data.lengths_R[r]) - c for r, c in zip(*at, strict=True)) for at in zip(plan, shared, strict=True)]
-    T = -(-max([length, *sizes]) // multiple) * multiple
-    token_ids, positions, ends = (np.zeros((len(plan), T), dtype=np.int64) for _ in range(3))
-    found: list[tuple[np.ndarray, ...]] = []  # row, place, target, source and sample of the sampled tokens, by sample
+    prefixes = [_common_prefixes(data, row) if share_prefixes else [0] * len(row) for row in plan]
+    sizes = [sum(int(data.lengths_R[r]) for r in row) - sum(shared) for row, shared in zip(plan, prefixes, strict=True)]
+    T = -(-max([min_length, *sizes]) // multiple_of) * multiple_of
+    token_ids, positions, subtree_end = (np.zeros((len(plan), T), dtype=np.int64) for _ in range(3))
+    sampled: list[tuple[np.ndarray, ...]] = []  # of each sample: row, column, target, flat index and sample
     for b, row in enumerate(plan):
-        path, end = np.zeros(0, dtype=np.int64), 0  # the places of the sample at hand, the first place that is free
-        for r, common in zip(row, shared[b], strict=True):
-            first, last = data.offsets_R[r], data.offsets_R[r + 1]
-            tokens, sampled = data.tokens(r), np.flatnonzero(data.loss_mask_N[first:last])
-            ends[b, path[common:]] = end  # nothing goes on from these
-            path = np.concatenate([path[:common], np.arange(end, end + len(tokens) - common)])
-            end += len(tokens) - common
-            token_ids[b, path], positions[b, path] = tokens, np.arange(len(tokens))
-            found.append((sampled * 0 + b, path[sampled - 1], tokens[sampled], first + sampled, sampled * 0 + r))
-        ends[b, path], ends[b, end:] = end, T
-        positions[b, end:] = np.arange(T - end)
+        columns, free = np.zeros(0, dtype=np.int64), 0  # of the present sample's tokens; the first free column
+        for r, shared in zip(row, prefixes[b], strict=True):
+            start, tokens = data.offsets_R[r], data.tokens(r)
+            subtree_end[b, columns[shared:]] = free  # nothing continues these any more
+            columns = np.concatenate([columns[:shared], np.arange(free, free + len(tokens) - shared)])
+            free += len(tokens) - shared
+            token_ids[b, columns], positions[b, columns] = tokens, np.arange(len(tokens))
+            t = np.flatnonzero(data.loss_mask_N[start : start + len(tokens)])
+            sampled.append((np.full_like(t, b), columns[t - 1], tokens[t], start + t, np.full_like(t, r)))
+        subtree_end[b, columns], subtree_end[b, free:] = free, T
+        positions[b, free:] = np.arange(T - free)
 
-    columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*found, strict=True)]
-    row_K, place_K, target_K, source_K, sample_K = columns or [np.zeros(0, dtype=np.int64)] * 5
-    return Rows(
-        token_ids_BT=torch.from_numpy(token_ids),
-        positions_BT=torch.from_numpy(positions),
-        ends_BT=torch.from_numpy(ends),
-        row_K=torch.from_numpy(row_K),
-        place_K=torch.from_numpy(place_K),
-        target_K=torch.from_numpy(target_K),
-        source_K=source_K,
-        sample_K=sample_K,
-    )
+    parts = [np.concatenate(part).astype(np.int64) for part in zip(*sampled, strict=True)]
+    row, column, target, flat_index, sample = parts or [np.zeros(0, dtype=np.int64)] * 5
+    tensors = map(torch.from_numpy, (token_ids, positions, subtree_end, row, column, target))
+    return Rows(*tensors, flat_index_K=flat_index, sample_K=sample)
 
 
-def _shared_with_the_one_before(data: FlatSamples, row: Sequence[int]) -> list[int]:
+def _common_prefixes(data: FlatSamples, row: Sequence[int]) -> list[int]:
     """Tokens that each sample of a row has in common with the one before it."""
     pairs = itertools.pairwise(row)
     return [0, *(common_prefix(data.tokens(one), data.tokens(other)) for one, other in pairs)][: len(row)]

@@ -1,7 +1,7 @@
-"""TorchTitan on whatever this machine has: one place for what it assumes of its surroundings.
+"""TorchTitan on this machine, with an accelerator or without: device, attention, process group.
 
-Import this module before any other of torchtitan's. Without an accelerator `torchtitan.tools.utils` takes the device
-type for "cuda"; setting it to the CPU there, first, is enough. Only `tasks/training/` imports torchtitan.
+Import this module before any other of torchtitan's. Without an accelerator `torchtitan.tools.utils` sets the device
+type to "cuda"; it must be changed to the CPU before other modules read it. Only `tasks/training/` imports torchtitan.
 """
 
 import contextlib
@@ -29,8 +29,10 @@ if not torch.accelerator.is_available():
 
 @contextlib.contextmanager
 def _triton_or_placeholder() -> Iterator[None]:
-    """Let torchtitan define its expert-parallel GPU kernels where Triton, which only a GPU build of torch brings, is
-    absent. They are never called there; the placeholder is gone afterwards, lest others take it for Triton."""
+    """Let torchtitan define its expert-parallel GPU kernels without Triton, which only a GPU build of torch brings.
+
+    They are never called then. The placeholder is removed afterwards, so that no other package takes it for Triton.
+    """
     if importlib.util.find_spec("triton") is not None:
         yield
         return
@@ -63,10 +65,10 @@ ON_CPU = titan_utils.device_type == "cpu"
 
 
 class DenseMaskAttention(FlexAttention):
-    """FlexAttention's place taken by scaled-dot-product attention with a dense mask, for the CPU.
+    """Scaled-dot-product attention with a dense mask instead of FlexAttention, which has no backward on the CPU.
 
-    FlexAttention has no backward there. `attention_masks` is a bool tensor [B, 1, T, T], true where a query (third
-    axis) may look at a key (fourth axis). The parameters keep TorchTitan's names: sharding is looked up by name.
+    `attention_masks` is a bool tensor [B, 1, T, T], true where a query (third axis) attends to a key (fourth axis). The
+    parameters must have TorchTitan's names, by which it looks up their sharding.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -90,44 +92,44 @@ def inner_attention() -> FlexAttention.Config:
     return DenseMaskAttention.Config() if ON_CPU else FlexAttention.Config()
 
 
-def attention_rule(ends_BT: torch.Tensor):
-    """Which token sees which: those before it whose end is behind it (see `rows.py`).
+def attention_rule(subtree_end_BT: torch.Tensor):
+    """Whether a query attends to a key: to itself and earlier tokens whose subtree contains it (see `rows.py`).
 
-    A function of a row, a head, and the places of two tokens, as FlexAttention takes it.
+    A function of row, head, and the columns of query and key, as FlexAttention takes it.
     """
 
-    def sees(b, _head, q, k):
-        return (q >= k) & (q < ends_BT[b, k])
+    def attends(b, _head, q, k):
+        return (q >= k) & (q < subtree_end_BT[b, k])
 
-    return sees
+    return attends
 
 
-def attention_masks(ends_BT: torch.Tensor, cp_mesh: DeviceMesh | None = None):
-    """`attention_rule` for all places: evaluated densely on the CPU, bool [B, 1, T, T], as a BlockMask elsewhere.
+def attention_masks(subtree_end_BT: torch.Tensor, cp_mesh: DeviceMesh | None = None):
+    """`attention_rule` for all pairs of columns: a dense bool [B, 1, T, T] on the CPU, a BlockMask elsewhere.
 
-    With `cp_mesh`, of the ranks that share each row, only for the queries of this one.
+    With `cp_mesh`, the ranks that share each row, only for the queries of this rank.
     """
-    (B, T), sees = ends_BT.shape, attention_rule(ends_BT)
+    (B, T), attends = subtree_end_BT.shape, attention_rule(subtree_end_BT)
     if not ON_CPU:
-        mask = create_attention_mask(sees, B, None, T, T)
-        return mask if cp_mesh is None else cp_shard(cp_mesh, (ends_BT,), mask, load_balancer_type=None)[1]
+        mask = create_attention_mask(attends, B, None, T, T)
+        return mask if cp_mesh is None else cp_shard(cp_mesh, (subtree_end_BT,), mask, load_balancer_type=None)[1]
     b, q, k = torch.arange(B)[:, None, None], torch.arange(T)[None, :, None], torch.arange(T)[None, None, :]
-    mask = sees(b, None, q, k)[:, None]
+    mask = attends(b, None, q, k)[:, None]
     return mask if cp_mesh is None else mask.chunk(cp_mesh.size(), dim=2)[cp_mesh.get_local_rank()]
 
 
 def row_multiple(training: TrainingConfig) -> int:
-    """What the length of a row is a multiple of, so that the ranks that share it have as many tokens each; of which
-    FlexAttention wants whole blocks."""
+    """The number of which a row's length is a multiple: the ranks that share a row have equal parts of it, on a GPU in
+    whole blocks of FlexAttention."""
     ranks = training.context_parallel
     return ranks if ON_CPU or ranks == 1 else ranks * _DEFAULT_SPARSE_BLOCK_SIZE
 
 
 def parallelism(training: TrainingConfig) -> ParallelismConfig:
-    """How the ranks share the work, as TorchTitan is told: FSDP over all of them, tensor and context parallel degrees.
+    """How the ranks share the work: FSDP over all of them, tensor and context parallel degrees.
 
-    Gloo reduces FSDP's gradients only without the SPMD types. Activations between the layers are whole on each rank of
-    a tensor group, for without sequence parallelism a row may have any length.
+    Gloo reduces FSDP's gradients only without the SPMD types. Sequence parallelism is off, so that a row may have any
+    length; each rank of a tensor group has whole activations between the layers.
     """
     return ParallelismConfig(
         spmd_backend="partial_dtensor",
@@ -139,17 +141,15 @@ def parallelism(training: TrainingConfig) -> ParallelismConfig:
 
 
 def join_process_group(training: TrainingConfig) -> ParallelDims:
-    """Join the ranks that torchrun (or Flyte's Elastic) started, or be the only one; returns TorchTitan's mesh.
+    """Join the ranks that torchrun (or Flyte's Elastic) started, or form a group of one; returns TorchTitan's mesh.
 
-    An in-process vLLM engine may have made the group before: both use the default group of one.
+    An in-process vLLM engine may have formed the default group of one before; it is used here too.
     """
     if not dist.is_initialized():
         if "WORLD_SIZE" in os.environ:
             if not ON_CPU:
-                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each its own
-            os.environ.pop(
-                "TORCH_NCCL_ASYNC_ERROR_HANDLING", None
-            )  # the launcher's; TorchTitan has its own, and says so
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own
+            os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)  # the launcher's; TorchTitan warns and sets its own
             dist_utils.init_distributed(CommConfig(trace_buf_size=0))
         else:  # no launcher: a group of one needs neither a port nor environment variables
             backend = "gloo" if ON_CPU else "nccl"

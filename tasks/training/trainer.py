@@ -1,13 +1,15 @@
 """A TorchTitan model with its optimizer and schedule: scores tokens, takes optimizer steps, exports policies.
 
-Composed from TorchTitan's components, for its Trainer class wants an accelerator. Axes: B rows, T tokens, V
-vocabulary, K sampled tokens (see `rows.py`), k those of them that are this rank's, where ranks share rows.
+It is composed from TorchTitan's components, because TorchTitan's Trainer class needs an accelerator. Axes: B rows, T
+columns, D hidden size, V vocabulary, K sampled tokens (see `rows.py`), k those of them that are this rank's, where
+ranks share rows.
+
+    FlatSamples ──microbatches──► Rows ──forward──► logprobs_K, entropy_K ──Loss──► value ──backward──► optimizer step
 """
 
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from tasks.config import LoraConfig, TrainingConfig
-from tasks.policy import machine
-from tasks.policy.checkpoint import read_manifest
-from tasks.training.losses.tokens import Totals
+from tasks.config import TrainingConfig
+from tasks.training.losses import StepTotals, Value
 from tasks.training.model import build_model
 from tasks.training.packing import FlatSamples, plan_rows
 from tasks.training.rows import Rows, build_rows
@@ -29,29 +29,29 @@ from tasks.training.weights import export_weights
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 
-# From log-probabilities and entropies [K] of some rows, with the size of the whole step, to a loss and sums over K.
-Loss = Callable[[torch.Tensor, torch.Tensor, Rows, Totals], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+# From log-probabilities and entropies [K] of some rows, and the totals of the whole step, to a loss and its metrics.
+Loss = Callable[[torch.Tensor, torch.Tensor, Rows, StepTotals], Value]
 
 
 def token_logprobs(
     logits_KV: torch.Tensor, target_K: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target and entropy in nats, both [K] and at the sampling temperature."""
+    """Log-probability of each target, and entropy in nats, both [K] and at the sampling temperature."""
     all_logprobs_KV = torch.log_softmax(logits_KV.float() / temperature, dim=-1)
     entropy_K = -(all_logprobs_KV.exp() * all_logprobs_KV).sum(-1)
     return all_logprobs_KV.gather(-1, target_K[:, None])[:, 0], entropy_K
 
 
-def whole(values: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, where ranks of a tensor group have parts of it: all of it on each of them."""
+def full_tensor(values: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which the ranks of a tensor-parallel group hold parts; another tensor as it is."""
     return values.full_tensor() if isinstance(values, DTensor) else values
 
 
 class Trainer:
     """One model on all ranks of the process group.
 
-    The learning rate follows TorchTitan's schedule, one step a `schedule_steps`-th of the run, not one an optimizer
-    step: how many of those a window gives depends on how many groups carry a gradient.
+    The learning rate follows TorchTitan's schedule, which takes `schedule_steps` steps in the run: one for each
+    iteration, not for each optimizer step, whose number depends on how many groups have a gradient.
     """
 
     def __init__(self, policy: Path, config: TrainingConfig, *, temperature: float, schedule_steps: int, seed: int = 0):
@@ -63,19 +63,14 @@ class Trainer:
         self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.model._skip_lm_head = True  # pyright: ignore[reportArgumentType]  # see _forward
         self.device = torch.device("cpu") if ON_CPU else torch.device("cuda", torch.cuda.current_device())
+        options = {
+            "lr": config.learning_rate,
+            "betas": (0.9, 0.95),
+            "eps": 1e-8,
+            "weight_decay": config.weight_decay,
+        }
         self.optimizers = OptimizersContainer.Config(
-            param_groups=[
-                ParamGroupConfig(
-                    pattern=".*",
-                    optimizer_name="AdamW",
-                    optimizer_kwargs={
-                        "lr": config.learning_rate,
-                        "betas": (0.9, 0.95),
-                        "eps": 1e-8,
-                        "weight_decay": config.weight_decay,
-                    },
-                )
-            ],
+            param_groups=[ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)],
             implementation="foreach" if ON_CPU else "fused",
         ).build(model_parts=[self.model])
         self.schedule = LRSchedulersContainer.Config(
@@ -101,178 +96,124 @@ class Trainer:
         """The inverse of `state_dict`."""
         self.steps = state["steps"]
 
-    def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K].
-
-        Ranks that share rows have a stretch of places each, in order. Each passes its own tokens through the output
-        head, and all of them get what the others found.
-        """
-        token_ids_BT, positions_BT = rows.token_ids_BT.to(self.device), rows.positions_BT.to(self.device)
-        place_K, mine_k = rows.place_K, torch.arange(len(rows.place_K))
-        mesh = self.parallel_dims.get_optional_mesh("cp")
-        if mesh is not None:
-            share, stretch = mesh.get_local_rank(), token_ids_BT.shape[1] // mesh.size()
-            token_ids_BT, positions_BT = (x.split(stretch, dim=1)[share] for x in (token_ids_BT, positions_BT))
-            mine_k = torch.nonzero(place_K // stretch == share)[:, 0]
-            place_K = place_K - share * stretch
-        hidden_BTD = whole(
-            self.model(
-                token_ids_BT,
-                positions=positions_BT,
-                attention_masks=attention_masks(rows.ends_BT.to(self.device), mesh),
-            )
-        )
-        # The output head only where the policy sampled: a large vocabulary at every place would not fit in memory.
-        logits_kV = whole(self.model.get_submodule("lm_head")(hidden_BTD[rows.row_K[mine_k], place_K[mine_k]][None]))[0]
-        found = token_logprobs(logits_kV, rows.target_K[mine_k].to(self.device), self.temperature)
-        if mesh is None:
-            return found
-        own_K2 = torch.zeros(len(place_K), 2, device=self.device)
-        own_K2 = own_K2.index_copy(0, mine_k.to(self.device), torch.stack(found, dim=-1))
-        all_K2 = own_K2.detach().clone()
-        dist.all_reduce(all_K2, group=mesh.get_group())
-        logprobs_K, entropy_K = (own_K2 + (all_K2 - own_K2.detach())).unbind(-1)  # a gradient only for its own
-        return logprobs_K, entropy_K
-
-    def plan(self, data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
-        """Which samples share a row."""
-        return plan_rows(data, members, self.config.seq_len, share_prefixes=self.config.share_prefixes)
-
-    def _parts(self, data: FlatSamples, members: Sequence[int], rows_a_part: int) -> list[Rows]:
-        """This rank's share of the rows of `members`, a forward pass at a time; the same number on every rank.
-
-        The ranks of one group, those that share layers or rows, follow each other, and get the same.
-        """
-        plan = self.plan(data, members)
-        groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
-        plan += [[]] * (-len(plan) % groups)
-        mine = plan[group::groups]
-        parts = [mine[i : i + rows_a_part] for i in range(0, len(mine), rows_a_part)]
-        shared, multiple = self.config.share_prefixes, row_multiple(self.config)
-        return [build_rows(data, part, share_prefixes=shared, multiple=multiple) for part in parts]
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next optimizer step."""
+        return float(self.schedule.schedulers[0].get_last_lr()[0])
 
     @torch.no_grad()
     def score(self, data: FlatSamples) -> np.ndarray:
         """Log-probability of each sampled token under the present weights: float32 [N], 0 where the mask is false."""
         scores_N = torch.zeros(len(data.token_ids_N))
-        for rows in self._parts(data, range(len(data)), self.config.score_rows):
+        for rows in self._microbatches(data, range(len(data)), self.config.score_rows):
             logprobs_K, _ = self._forward(rows)
-            scores_N[rows.source_K] = logprobs_K.cpu()
+            scores_N[rows.flat_index_K] = logprobs_K.cpu()
         if dist.get_world_size() > 1:
-            scores_N *= dist.get_rank() % self.group_size == 0  # one of each group speaks for all of it
+            scores_N *= dist.get_rank() % self.group_size == 0  # the ranks of a group have the same scores
             dist.all_reduce(scores_N)
         return scores_N.numpy()
 
-    def step(self, data: FlatSamples, members: Sequence[int], loss: Loss) -> dict[str, float]:
-        """One optimizer step on the samples `members`, all those of some trajectories.
+    def step(self, data: FlatSamples, samples: Sequence[int], loss: Loss) -> dict[str, float]:
+        """One optimizer step on these samples, which are all samples of some trajectories.
 
-        `loss` is asked once a forward pass. Returns means over the sampled tokens of the whole step (maxima for keys
-        that end in `_max`), the loss and the gradient norm before clipping.
+        `loss` is called once for each microbatch. Returns means over the sampled tokens of the whole step (maxima for
+        keys that end in `_max`), the loss, and the gradient norm before clipping.
 
-        Raises FloatingPointError when loss or gradient is not finite; weights and optimizer are as before.
+        Raises FloatingPointError when loss or gradient is not finite; weights and optimizer are then unchanged.
         """
-        sampled = data.sampled_R[list(members)]
-        trajectories = np.unique(data.trajectory_R[list(members)][sampled > 0])
-        size = Totals(tokens=float(sampled.sum()), trajectories=float(len(trajectories)))
-        totals: dict[str, float] = {"loss": 0.0}
-        for rows in self._parts(data, members, self.config.rows):
+        sampled = data.sampled_R[list(samples)]
+        trajectories = np.unique(data.trajectory_R[list(samples)][sampled > 0])
+        totals = StepTotals(tokens=float(sampled.sum()), trajectories=float(len(trajectories)))
+        measured: dict[str, float] = {"loss": 0.0}
+        for rows in self._microbatches(data, samples, self.config.rows):
             logprobs_K, entropy_K = self._forward(rows)
-            value, metrics = loss(logprobs_K, entropy_K, rows, size)
+            value, metrics = loss(logprobs_K, entropy_K, rows, totals)
             value.backward()
-            totals["loss"] += float(value.detach())
+            measured["loss"] += float(value.detach())
             for name, amount in metrics.items():
                 if name.endswith("_max"):
-                    totals[name] = max(totals.get(name, -math.inf), float(amount))
+                    measured[name] = max(measured.get(name, -math.inf), float(amount))
                 else:
-                    totals[name] = totals.get(name, 0.0) + float(amount) / size.tokens
-        totals = self._over_ranks(totals)
+                    measured[name] = measured.get(name, 0.0) + float(amount) / totals.tokens
+        measured = self._over_ranks(measured)
         norm = float(dist_utils.clip_grad_norm_(self.trained, self.config.max_norm, foreach=True))
-        if not (math.isfinite(totals["loss"]) and math.isfinite(norm)):
+        if not (math.isfinite(measured["loss"]) and math.isfinite(norm)):
             self.optimizers.zero_grad()
-            raise FloatingPointError(f"loss is {totals['loss']} and the gradient norm {norm}; allowed: finite numbers.")
+            raise FloatingPointError(
+                f"loss is {measured['loss']} and the gradient norm {norm}; allowed: finite numbers."
+            )
         self.optimizers.step()
         self.optimizers.zero_grad()
         self.steps += 1
-        return {**totals, "grad_norm": norm}
+        return {**measured, "grad_norm": norm}
 
-    def _over_ranks(self, totals: dict[str, float]) -> dict[str, float]:
+    def plan(self, data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:
+        """Which samples share a row."""
+        return plan_rows(data, samples, self.config.seq_len, share_prefixes=self.config.share_prefixes)
+
+    def _microbatches(self, data: FlatSamples, samples: Sequence[int], size: int) -> list[Rows]:
+        """This rank's share of the rows, `size` of them for each forward pass; as many passes on every rank.
+
+        The ranks of one group, those that share layers or rows, have consecutive numbers and get the same rows.
+        """
+        plan = self.plan(data, samples)
+        groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
+        plan += [[]] * (-len(plan) % groups)
+        own = plan[group::groups]
+        shared, multiple = self.config.share_prefixes, row_multiple(self.config)
+        return [
+            build_rows(data, own[i : i + size], share_prefixes=shared, multiple_of=multiple)
+            for i in range(0, len(own), size)
+        ]
+
+    def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K].
+
+        With context parallelism each rank has a contiguous part of the columns. It applies the output head to its own
+        sampled tokens, and an all-reduce gives every rank the results of all.
+        """
+        token_ids_BT, positions_BT = rows.token_ids_BT.to(self.device), rows.positions_BT.to(self.device)
+        column_K, own_k = rows.column_K, torch.arange(len(rows.column_K))
+        mesh = self.parallel_dims.get_optional_mesh("cp")
+        if mesh is not None:
+            rank, width = mesh.get_local_rank(), token_ids_BT.shape[1] // mesh.size()
+            token_ids_BT, positions_BT = (x.split(width, dim=1)[rank] for x in (token_ids_BT, positions_BT))
+            own_k = torch.nonzero(column_K // width == rank)[:, 0]
+            column_K = column_K - rank * width
+        masks = attention_masks(rows.subtree_end_BT.to(self.device), mesh)
+        hidden_BTD = full_tensor(self.model(token_ids_BT, positions=positions_BT, attention_masks=masks))
+        # The output head only where the policy sampled: logits of a large vocabulary for all tokens would not fit.
+        hidden_kD = hidden_BTD[rows.row_K[own_k], column_K[own_k]]
+        logits_kV = full_tensor(self.model.get_submodule("lm_head")(hidden_kD[None]))[0]
+        own = token_logprobs(logits_kV, rows.target_K[own_k].to(self.device), self.temperature)
+        if mesh is None:
+            return own
+        own_K2 = torch.zeros(len(column_K), 2, device=self.device)
+        own_K2 = own_K2.index_copy(0, own_k.to(self.device), torch.stack(own, dim=-1))
+        all_K2 = own_K2.detach().clone()
+        dist.all_reduce(all_K2, group=mesh.get_group())
+        logprobs_K, entropy_K = (own_K2 + (all_K2 - own_K2.detach())).unbind(-1)  # gradients only of its own
+        return logprobs_K, entropy_K
+
+    def _over_ranks(self, measured: dict[str, float]) -> dict[str, float]:
         if dist.get_world_size() == 1:
-            return totals
+            return measured
         parts: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(parts, totals)
+        dist.all_gather_object(parts, measured)
         parts = parts[:: self.group_size]
-        return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in totals}
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of the next optimizer step."""
-        return float(self.schedule.schedulers[0].get_last_lr()[0])
+        return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in measured}
 
     def export(self, template: Path, folder: Path) -> None:
         """Write the weights into `folder` as a Hugging Face checkpoint like `template`."""
         export_weights(self.model, self.adapter, template, folder, lora=self.config.lora)
 
     def save_state(self, folder: Path) -> None:
-        """Write weights, optimizer and schedule under `folder` by TorchTitan's checkpoint manager."""
+        """Write weights, optimizer and schedule under `folder` with TorchTitan's checkpoint manager."""
         self.checkpoints.folder = str(folder)
-        self.checkpoints.save(1)  # the run's own versions number the folders; within one there is a single step
+        self.checkpoints.save(1)  # the run's folders have the policy versions; a folder holds a single step
 
     def load_state(self, folder: Path) -> None:
-        """Go on from what `save_state` wrote."""
+        """Continue from what `save_state` wrote."""
         self.checkpoints.folder = str(folder)
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of the schedule, about its own way
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # the schedule's, about its own loading
             self.checkpoints.load(1)
-
-
-def for_scoring(config: TrainingConfig) -> TrainingConfig:
-    """The settings of a model that only scores: a policy holds its adapters already."""
-    return replace(config, lora=LoraConfig())
-
-
-_scorers: dict[str, Trainer] = {}
-
-
-def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> Trainer:
-    """A model that only scores, kept warm: the frozen reference is the same for all of a run."""
-    config = for_scoring(config.on_one_rank())
-    key = f"{read_manifest(policy).digest} {temperature} {config.to_json()}"
-    if key not in _scorers:
-        _scorers.clear()
-        machine.check_trainer(policy, config, scores_only=True)
-        _scorers[key] = Trainer(policy, config, temperature=temperature, schedule_steps=1)
-    return _scorers[key]
-
-
-_resting: dict[str, Trainer] = {}
-
-
-def resume(
-    policy: Path,
-    state: Path | None,
-    config: TrainingConfig,
-    *,
-    run_token: str,
-    seed: int,
-    temperature: float,
-    iterations: int,
-) -> Trainer:
-    """The trainer that made `policy`, if it rests in this process; else a new one, with `state` when there is one.
-
-    All weights then come from the state: it holds them in float32 and with LoRA apart from their adapters, `policy` in
-    its own precision and merged. The trainer leaves the shelf: one whose stage fails half-way is never used again.
-    """
-    key = f"{run_token} {read_manifest(policy).digest}"
-    warm = _resting.pop(key, None)
-    _resting.clear()
-    if warm is not None and state is not None:
-        return warm
-    machine.check_trainer(policy, config)
-    trainer = Trainer(policy, config, temperature=temperature, schedule_steps=iterations, seed=seed)
-    if state is not None:
-        trainer.load_state(state)
-    return trainer
-
-
-def retire(trainer: Trainer, run_token: str, digest: str) -> None:
-    """Keep `trainer` warm for the stage that goes on from the policy it just wrote."""
-    _resting[f"{run_token} {digest}"] = trainer

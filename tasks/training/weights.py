@@ -1,6 +1,6 @@
-"""The weights of a model in and out of Hugging Face checkpoints.
+"""Reads and writes a model's weights as Hugging Face checkpoints.
 
-In the model they are float32 always; a checkpoint keeps them in its own precision, in one file or several.
+In the model they are always float32; a checkpoint has its own precision, and one file or several.
 """
 
 import json
@@ -20,16 +20,16 @@ from tasks.training.lora import ADAPTER, merged, write_adapter
 from torchtitan.components.checkpoint import ModelWrapper
 from torchtitan.protocols.state_dict_adapter import BaseStateDictAdapter
 
-MAX_SHARD_SIZE = "5GB"  # of a weight file, huggingface_hub's own limit
-# What an export does not take over from its template: weights, in whichever format, and what a stage wrote about them.
+MAX_SHARD_SIZE = "5GB"  # of a weight file; huggingface_hub's default
+# What an export does not copy from its template: weights in any format, and what a stage wrote about them.
 REPLACED = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "policy.json", "_*")
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, adapter: BaseStateDictAdapter, folder: Path) -> None:
-    """Read the safetensors of `folder` into `model`, each rank its own shard. Adapters of LoRA stay as they are.
+    """Read the safetensors of `folder` into `model`, on each rank its own shard. LoRA adapters are not changed.
 
-    Raises ValueError, before any is read, for a tensor that is missing or of another shape.
+    Raises ValueError, before any tensor is read, for one that is missing or has another shape.
     """
     state = dict(ModelWrapper(model).state_dict())
     hf = adapter.to_hf(state)
@@ -48,10 +48,10 @@ def export_weights(
     lora: LoraConfig,
     max_shard_size: str = MAX_SHARD_SIZE,
 ) -> None:
-    """Write `model` into `folder` as the Hugging Face checkpoint that `template` is, its other files unchanged.
+    """Write `model` into `folder` as a Hugging Face checkpoint like `template`, whose other files are copied.
 
-    The weights have the precision of the template, adapters are merged into them, and lie beside them as well. All
-    ranks call it, for the shards are gathered; rank 0 writes.
+    The weights have the precision of the template. LoRA adapters are merged into them, and also written separately. All
+    ranks must call this, as it gathers the shards; rank 0 writes.
     """
     from huggingface_hub import save_torch_state_dict
 
@@ -62,7 +62,7 @@ def export_weights(
     if template != folder:
         copy_all_but(template, folder, drop=REPLACED)
     hf = adapter.to_hf(merged(state, lora) if lora.rank else state)
-    # Copies: a gathered or split weight may be a view of a larger storage, which safetensors would not write.
+    # Copies, because a gathered or split weight may be a view of a larger storage, which safetensors refuses.
     owned = {name: weight.to(dtype, copy=True, memory_format=torch.contiguous_format) for name, weight in hf.items()}
     save_torch_state_dict(owned, folder, max_shard_size=max_shard_size)
     if lora.rank:
@@ -70,10 +70,10 @@ def export_weights(
 
 
 def gathered(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All weights whole on rank 0, float32 and in its main memory, by TorchTitan's names; nothing on other ranks."""
-    whole: dict[str, torch.Tensor] = {}
+    """All weights on rank 0, float32 and in main memory, by TorchTitan's names; an empty dict on other ranks."""
+    weights: dict[str, torch.Tensor] = {}
     for name, weight in ModelWrapper(model).state_dict().items():
         full = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
         if dist.get_rank() == 0:
-            whole[name] = full.cpu()
-    return whole
+            weights[name] = full.cpu()
+    return weights

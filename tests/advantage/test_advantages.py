@@ -1,4 +1,4 @@
-"""Advantages by hand: one reward a trajectory, centred in its group."""
+"""Advantages worked out by hand: one reward for each trajectory, compared with its group."""
 
 from collections.abc import Sequence
 
@@ -21,14 +21,14 @@ def test_equal_rewards_have_advantages_of_exactly_zero(reward: float, size: int)
 
 @pytest.mark.parametrize("kind", ADVANTAGES)
 @pytest.mark.parametrize("last", [0.35, 0.1 + 0.25, float(np.float32(0.35)), np.nextafter(0.35, 1)])
-def test_a_rounding_is_no_difference(kind: str, last: float) -> None:
-    # Seven rewards of 0.35 and one that was added up another way: nothing to divide by a deviation of next to nothing.
+def test_a_rounding_error_is_no_difference(kind: str, last: float) -> None:
+    # Seven rewards of 0.35 and one that was summed in another order: no division by a deviation of nearly 0.
     rewards = np.array([0.35] * 7 + [last])
     assert group_advantages(rewards, ["a"] * 8, kind).tolist() == [0.0] * 8
     assert group_advantages(rewards.astype(np.float32), ["a"] * 8, kind).tolist() == [0.0] * 8
 
 
-def test_small_rewards_may_differ_all_the_same() -> None:
+def test_small_rewards_may_differ() -> None:
     assert group_advantages(np.array([1e-9, 3e-9]), ["a"] * 2, "mean_std").tolist() == [-1, 1]
     assert has_reward_variance(np.array([0.0, 1e-9, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [
         True,
@@ -63,12 +63,12 @@ def test_a_dropped_trajectory_counts_nowhere(kind: str) -> None:
     groups = ["a", "a", "a", "b", "b"]
     advantages = group_advantages(rewards, groups, kind)
     assert advantages.tolist()[:3] == [advantages[0], 0.0, -advantages[0]]
-    assert advantages[0] == {"leave_one_out": 2.0}.get(kind, 1.0)  # as a group of two; with the 0 it would be another
-    assert advantages.tolist()[3:] == [0, 0]  # what is left of the other is a group of one
+    assert advantages[0] == {"leave_one_out": 2.0}.get(kind, 1.0)  # as in a group of two, not one with a reward of 0
+    assert advantages.tolist()[3:] == [0, 0]  # the rest of the other group is a group of one
     assert has_reward_variance(rewards, groups).tolist() == [True, True, True, False, False]
 
 
-def test_turns_do_not_weigh() -> None:
+def test_turns_have_no_weight() -> None:
     # One row a trajectory: three turns that lost, and one turn that won. The mean is 0, not (-3 + 1) / 4.
     batch = pa.table(
         {
@@ -114,7 +114,7 @@ def test_a_lone_trajectory_in_two_samples_is_still_a_group_of_one() -> None:
         add_advantages(batch)
 
 
-def test_groups_may_lie_mixed_up() -> None:
+def test_rows_of_groups_may_be_mixed() -> None:
     rewards, groups = np.array([1.0, 0, -1, 1, 5, 5]), ["b", "a", "b", "a", "c", "c"]
     assert group_advantages(rewards, groups).tolist() == [1, -0.5, -1, 0.5, 0, 0]
     assert has_reward_variance(rewards, groups).tolist() == [True, True, True, True, False, False]
@@ -125,7 +125,7 @@ def test_a_group_of_one_is_refused() -> None:
         group_advantages(np.array([1.0, 0.0, 1.0]), ["a", "a", "b"])
 
 
-def test_a_batch_in_which_nothing_is_decided() -> None:
+def test_a_batch_without_reward_variance() -> None:
     batch = pa.table(
         {"trajectory_id": ["a-0", "a-1"], "group_id": ["a", "a"], "reward": pa.array([0.35, 0.35], pa.float32())}
     )

@@ -1,7 +1,7 @@
-"""Lays a graph on pods: each node begins as soon as what it waits for has ended and a pod of its role is free.
+"""Schedules a graph on pods: each node begins when the nodes before it have ended and a pod of its role is free.
 
-First come, first served; nodes that are ready at the same moment go in the order of the graph. Event by event, as a
-cluster would see it, with seconds that are given instead of work that is done.
+A simulation by events, with given seconds instead of work. First come, first served; nodes that are ready at the same
+time begin in the order of the graph.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from graphs import Node
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one node: until its pod works, to move inputs and results, and of the work itself."""
+    """Seconds of one node: to start its pod, to move inputs and results, and to work."""
 
     start: float
     move: float
@@ -27,15 +27,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Placed:
-    """One node on one pod. Example: a second training that waited for the pod of the first has
-    `because="n2-dn5"`, that node's name, and `begin`, its end."""
+    """One node on one pod.
+
+    Example: a second training that waited for the pod of the first, `n2-dn5`, has `because="n2-dn5"` and begins when
+    that node ended.
+    """
 
     node: Node
     cost: Cost
     pod: int  # counted from 0 in its pool
     begin: float
     end: float
-    because: str  # the node whose end let this one begin, "" where it waited for none
+    because: str  # the last node that it waited for; "" if none
 
 
 def laid_out(
@@ -48,8 +51,8 @@ def laid_out(
 ) -> list[Placed]:
     """All nodes, in the order in which they begin.
 
-    `pods` are those at once by the name of their pool, a node's role unless `pool` says otherwise; of others there are
-    `at_most`. Raises ValueError where a node waits for one that is not there.
+    `pods` is the number of pods in each pool, other pools have `at_most`; a node's pool is its role, unless `pool` says
+    otherwise. Raises ValueError when a node waits for one that is not in the graph.
     """
     names = {node.name for node in nodes}
     order = {node.name: i for i, node in enumerate(nodes)}
@@ -61,7 +64,7 @@ def laid_out(
     for node in nodes:
         for name in node.after:
             waiters[name].append(node)
-    free: dict[str, list[int]] = defaultdict(list)  # pods that were used and are free, by pool
+    free: dict[str, list[int]] = defaultdict(list)  # pods that were used before and are free, by pool
     used: dict[str, int] = defaultdict(int)  # pods ever used, by pool
     freed_by: dict[tuple[str, int], str] = {}
     ready = [(0.0, order[node.name], node, "") for node in nodes if not node.after]
@@ -107,7 +110,7 @@ def wall_time(placed: Sequence[Placed]) -> float:
 
 
 def critical_path(placed: Sequence[Placed]) -> list[Placed]:
-    """The chain of nodes, each begun by the end of the one before it, that fills the wall time without a gap."""
+    """The nodes that determine the wall time: each begins when the one before it ends."""
     by_name = {p.node.name: p for p in placed}
     path = [max(placed, key=lambda p: p.end)]
     while path[-1].because:

@@ -1,23 +1,22 @@
-"""Packed against unpacked training, on BlackJack trajectories as `make run` samples them.
+"""Packed against unpacked training, on the BlackJack trajectories that `make run` samples.
 
     make bench
 
-The same optimizer steps, with the default settings, by several layouts of the same trajectories:
+The same optimizer steps, with BlackJack's default settings, by several layouts of the same trajectories:
 
-    packed               several trajectories a row of training.seq_len, each its own document
-    padded to longest    a trajectory a row, as long as the longest of the optimizer step
-    padded to seq_len    a trajectory a row of training.seq_len
-    prefixes shared      packed, and what trajectories have in common once (training.share_prefixes)
+    packed               several trajectories in a row of training.seq_len
+    padded to longest    each trajectory in its own row, all as long as the longest of the optimizer step
+    padded to seq_len    each trajectory in its own row of training.seq_len
+    prefixes shared      packed, with common prefixes only once (training.share_prefixes)
 
-First with the pairs of the default settings, then with groups of 16. They take turns within one run, as machines are
-noisy; the rates are medians over the rounds, and count the trajectories' own tokens, never padding, and each time that
-they occur.
+First with the pairs of the default settings, then with groups of 16. The layouts take turns within one run, because
+machines are noisy. The rates are medians over the rounds; they count the trajectories' own tokens, without padding, and
+shared tokens once for each trajectory.
 """
 
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +28,14 @@ from rich.table import Table
 from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
 from tasks.config import GrpoConfig
+from tasks.environments.catalog import get_environment
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
-from tasks.rollout.rollout import sample_batch
-from tasks.training.checks import trainable
+from tasks.rollout.batch import sample_batch
+from tasks.training.batch import batch_loss, trainable
 from tasks.training.cold_start import tiny_policy
 from tasks.training.packing import FlatSamples
 from tasks.training.rows import Rows, build_rows
-from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer
 
 ROUNDS = 8
@@ -44,22 +43,23 @@ STEPS = 8  # optimizer steps a round
 
 
 class Padded(Trainer):
-    """A trajectory a row, all of an optimizer step in one forward pass, which pads them to the longest."""
+    """Each sample in its own row, all of an optimizer step in one microbatch, padded to the longest."""
 
-    def plan(self, data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
-        return [[r] for r in members]
+    def plan(self, data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:
+        return [[r] for r in samples]
 
 
 class PaddedToSeqLen(Padded):
-    """The same with rows of seq_len, whatever is in them."""
+    """The same with rows of seq_len."""
 
-    def _parts(self, data: FlatSamples, members: Sequence[int], rows_a_part: int) -> list[Rows]:
-        parts = [self.plan(data, members)[i : i + rows_a_part] for i in range(0, len(members), rows_a_part)]
-        return [build_rows(data, part, length=self.config.seq_len) for part in parts]
+    def _microbatches(self, data: FlatSamples, samples: Sequence[int], size: int) -> list[Rows]:
+        plan = self.plan(data, samples)
+        parts = [plan[i : i + size] for i in range(0, len(plan), size)]
+        return [build_rows(data, part, min_length=self.config.seq_len) for part in parts]
 
 
-def blackjack_window(config: GrpoConfig) -> tuple[pa.Table, Path]:
-    """What the first training stage of a run learns from, and the policy that it trains."""
+def blackjack_batch(config: GrpoConfig) -> tuple[pa.Table, Path]:
+    """The training batch of the first stage of a run, and the policy that it trains."""
     policy = tiny_policy(config.tiny, config.training, "blackjack", seed=0)
     batch, _ = sample_batch(policy, config.rollout, environment="blackjack", url="", run_seed=0, iteration=0)
     batch, _ = score_batch(batch, policy, config.training, config.rollout)
@@ -69,12 +69,12 @@ def blackjack_window(config: GrpoConfig) -> tuple[pa.Table, Path]:
 
 
 def compare(config: GrpoConfig) -> None:
-    """Print how fast each layout trains on whole groups of `config.rollout.group_size`."""
+    """Print how fast each layout trains with groups of `config.rollout.group_size`."""
     minibatch = config.training.minibatch_size
-    training_batch, policy = blackjack_window(config)
+    training_batch, policy = blackjack_batch(config)
     data, _ = trainable(training_batch)
     steps = np.array_split(np.arange(len(data)), round(len(data) / minibatch))[:STEPS]
-    tokens = sum(int(data.lengths_R[members].sum()) for members in steps)
+    tokens = sum(int(data.lengths_R[samples].sum()) for samples in steps)
 
     trainers, seconds = {}, {}
     for name, layout, changes in (
@@ -83,15 +83,15 @@ def compare(config: GrpoConfig) -> None:
         ("padded to longest", Padded, {"rows": 2 * minibatch}),
         ("padded to seq_len", PaddedToSeqLen, {}),
     ):
-        training = replace(config.training, **changes)
+        training = config.training.replace(**changes)
         trainers[name] = layout(policy, training, temperature=config.rollout.temperature, schedule_steps=1)
         seconds[name] = []
     for number in track(range(ROUNDS + 1), "rounds"):
         for name, trainer in trainers.items():
             loss = batch_loss(training_batch, data, trainer, config.algorithm)
             started = time.perf_counter()
-            for members in steps:
-                trainer.step(data, members.tolist(), loss)
+            for samples in steps:
+                trainer.step(data, samples.tolist(), loss)
             if number:  # the first round warms up
                 seconds[name].append(time.perf_counter() - started)
 
@@ -111,9 +111,9 @@ def compare(config: GrpoConfig) -> None:
 def main() -> None:
     """Compare with the default pairs, and with groups of 16."""
     use_scratch_folder()
-    pairs = GrpoConfig()
+    pairs = GrpoConfig().resolved(get_environment("blackjack").defaults)
     compare(pairs)
-    compare(replace(pairs, rollout=replace(pairs.rollout, groups=64, max_groups=512, group_size=16)))
+    compare(pairs.replace(rollout=pairs.rollout.replace(groups=64, max_groups=512, group_size=16)))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table
+from tasks.rollout.rollout import groups_to_play
 
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
 from tasks.config import GrpoConfig, RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.evaluation.pictures import LIGHT, figure_of, save
-from tasks.rollout.rollout import groups_to_play
 from tasks.rollout.shards import groups_of_shard
 from tasks.settings import require
 from tasks.stages import read_metrics

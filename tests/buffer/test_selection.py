@@ -1,4 +1,4 @@
-"""The window over batches: whole groups, informative ones, the freshest first, none too old, none used up."""
+"""The selection from the last batches: whole groups with a gradient, the freshest first, none too old or used up."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,13 +7,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.buffer.selection import COLUMNS, Selection, gather, select_groups
+from tasks.buffer.selection import COLUMNS, gather, select_groups
+from tasks.buffer.training_batch import TrainingBatch
 from tasks.config import BufferConfig
 from tasks.records import read_batch, write_batch
 
 
 def batch(version: int, groups: dict[str, list[float]]) -> pa.Table:
-    """The columns that the buffer reads; a group's name is given its members' advantages."""
+    """The columns that the buffer reads, from the advantages of each group's members."""
     rows = [
         {"group_id": group, "policy_version": version, "advantage": advantage, "trajectory_id": f"{group}-{i}"}
         for group, advantages in groups.items()
@@ -37,13 +38,13 @@ def select(
     uses: dict[str, int] | None = None,
     seed: int = 0,
     **config: int,
-) -> Selection:
-    """A selection in which nothing is too old and nothing used up, but for `config` and `uses`."""
+) -> TrainingBatch:
+    """A selection in which nothing is too old or used up, except by `config` and `uses`."""
     settings = BufferConfig(**{"max_age": 99, **config})
     return select_groups(batches, settings, wanted=wanted, uses=uses or {}, policy_version=policy_version, seed=seed)
 
 
-def test_every_group_that_teaches_is_chosen_where_nothing_forbids_it() -> None:
+def test_every_group_with_a_gradient_is_chosen_without_limits() -> None:
     assert set(select().group_ids) == {f"{v}-{g}" for v in range(5) for g in (0, 2)}
     assert set(select(HISTORY[3:]).group_ids) == {"3-0", "3-2", "4-0", "4-2"}  # of the batches given, no others
     assert set(select(HISTORY[:1], policy_version=0).group_ids) == {"0-0", "0-2"}
@@ -73,7 +74,7 @@ def test_staleness_is_counted_in_policy_versions() -> None:
     assert metrics["buffer/staleness_max"] == 4
 
 
-def test_a_trajectory_in_several_samples_counts_once_and_is_taken_whole() -> None:
+def test_a_trajectory_in_several_samples_counts_once_and_is_gathered_whole() -> None:
     split = pa.concat_tables([batch(1, {"a": LEARN}), batch(1, {"a": LEARN}).slice(1)])  # a-1 is in two samples
     selection = select([split, batch(4, {"b": LEARN})], policy_version=5)
     assert selection.metrics["buffer/trajectories"] == 4
@@ -91,7 +92,7 @@ def test_an_age_of_exactly_max_age_is_allowed() -> None:
     assert set(select(lagged, policy_version=2, max_age=1).group_ids) == {"c"}
 
 
-def test_nothing_to_learn_from_is_an_empty_window() -> None:
+def test_without_a_gradient_the_training_batch_is_empty() -> None:
     selection = select([batch(0, {"a": FLAT})], policy_version=0)
     assert selection.group_ids == [] and selection.uses == {}
     assert selection.metrics["buffer/groups"] == selection.metrics["buffer/staleness_mean"] == 0
@@ -102,7 +103,7 @@ def test_the_freshest_come_first() -> None:
     assert [group[0] for group in select().group_ids] == list("4433221100")
     assert [group[0] for group in select(wanted=3).group_ids] == list("443")
     assert select(wanted=3).group_ids == select().group_ids[:3]
-    assert select(HISTORY[::-1]).group_ids == select().group_ids  # however the batches lie
+    assert select(HISTORY[::-1]).group_ids == select().group_ids  # in any order of the batches
 
 
 def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_rows() -> None:
@@ -118,7 +119,7 @@ def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_rows() -> None:
     assert sorted(first(forwards, 0)) != sorted(names)[:5]
 
 
-def test_a_group_is_in_at_most_reuse_windows() -> None:
+def test_a_group_is_in_at_most_reuse_training_batches() -> None:
     for reuse in (1, 2, 3):
         seen, uses = Counter[str](), {}
         for version in range(4, 9):  # five stages over the same batches
@@ -130,7 +131,7 @@ def test_a_group_is_in_at_most_reuse_windows() -> None:
         assert selection.metrics["buffer/groups_used_up"] == 10 and selection.group_ids == []
 
 
-def test_a_window_short_of_fresh_groups_is_filled_with_waiting_ones() -> None:
+def test_a_batch_short_of_fresh_groups_is_filled_with_waiting_ones() -> None:
     rich = batch(0, {f"0-{g}": LEARN for g in range(6)})
     poor = [batch(v, {f"{v}-0": LEARN, f"{v}-1": FLAT}) for v in (1, 2)]
     first = select([rich], policy_version=0, wanted=3)
@@ -139,7 +140,7 @@ def test_a_window_short_of_fresh_groups_is_filled_with_waiting_ones() -> None:
     assert [len(s.group_ids) for s in (first, second, third)] == [3, 3, 2]
     assert second.group_ids[0] == "1-0" and third.group_ids[0] == "2-0"
     older = [*first.group_ids, *second.group_ids[1:], *third.group_ids[1:]]
-    assert sorted(older) == [f"0-{g}" for g in range(6)]  # each of the first batch in one window, as it waited
+    assert sorted(older) == [f"0-{g}" for g in range(6)]  # each group of the first batch once, after waiting
     assert [s.metrics["buffer/groups_waiting"] for s in (first, second, third)] == [3, 1, 0]
 
 
@@ -152,7 +153,7 @@ def test_counts_of_groups_out_of_reach_are_forgotten() -> None:
     assert third.uses == {"1-0": 1, "1-2": 1, "2-0": 1, "2-2": 1}
 
 
-def test_what_is_too_old_leaves_the_window_and_stays_on_disk(tmp_path: Path) -> None:
+def test_what_is_too_old_is_left_out_and_stays_on_disk(tmp_path: Path) -> None:
     folders = [write_batch(table, tmp_path / f"{v:05d}") for v, table in enumerate(HISTORY)]
 
     def on_disk() -> dict[Path, tuple[bytes, int]]:
@@ -171,7 +172,7 @@ def test_what_is_too_old_leaves_the_window_and_stays_on_disk(tmp_path: Path) -> 
     assert [read_batch(folder).equals(table) for folder, table in zip(folders, HISTORY, strict=True)] == [True] * 5
 
 
-def test_take_gives_whole_groups_in_the_order_chosen() -> None:
+def test_gather_gives_whole_groups_in_the_order_chosen() -> None:
     mixed = batch(1, {"a": LEARN, "b": LEARN, "c": LEARN}).take([4, 0, 2, 5, 1, 3])
     rows = gather([HISTORY[0], mixed], ["c", "0-2", "a"])
     assert rows["trajectory_id"].to_pylist() == ["c-0", "c-1", "0-2-0", "0-2-1", "a-0", "a-1"]
@@ -180,7 +181,7 @@ def test_take_gives_whole_groups_in_the_order_chosen() -> None:
 
 
 @given(
-    # An iteration's batch: the advantage of each of its groups; 0 teaches nothing.
+    # An iteration's batch: the advantage of each of its groups; 0 has no gradient.
     history=st.lists(st.lists(st.sampled_from([0.0, 0.5, -0.5]), min_size=1, max_size=5), min_size=1, max_size=8),
     lag=st.integers(0, 1),
     max_age=st.integers(1, 4),
@@ -188,7 +189,7 @@ def test_take_gives_whole_groups_in_the_order_chosen() -> None:
     wanted=st.integers(1, 8),
     seed=st.integers(0, 3),
 )
-def test_a_whole_training_keeps_its_promises(
+def test_the_rules_hold_in_a_whole_training(
     history: list[list[float]], lag: int, max_age: int, reuse: int, wanted: int, seed: int
 ) -> None:
     config = BufferConfig(max_age=max_age, reuse=reuse)
@@ -200,7 +201,7 @@ def test_a_whole_training_keeps_its_promises(
         groups = {f"{v}-{g}": [a, -a, 0.0] for g, a in enumerate(advantages)}
         batches.append(batch(version, groups))
         sampled_by |= dict.fromkeys(groups, version)
-        # What could be taken, by the rules: sampled lately, rewards that differ, not used up.
+        # What may be chosen: sampled lately, rewards that differ, not used up.
         eligible = {
             f"{b}-{g}"
             for b, row in enumerate(history[: v + 1])

@@ -180,29 +180,29 @@ def test_a_stage_that_opens_its_part_asks_for_that_alone(
     tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tasks.rollout import engine
-    from tasks.training import trainer
+    from tasks.training import warm
 
     monkeypatch.setattr(engine, "_warm", {})
-    monkeypatch.setattr(trainer, "_resting", {})
-    monkeypatch.setattr(trainer, "_scorers", {})
+    monkeypatch.setattr(warm, "_warm", {})
+    monkeypatch.setattr(warm, "_scorers", {})
     make_room(monkeypatch, tmp_path, 1_000_000)
     config, options = TrainingConfig(), {"run_token": "6f9c", "seed": 0, "temperature": 1.0, "iterations": 1}
     for role, open_it in (
         ("generator", lambda: engine.open_engine(tiny_policy, RolloutConfig())),
-        ("reference", lambda: trainer.open_scorer(tiny_policy, config, temperature=1.0)),
-        ("training", lambda: trainer.resume(tiny_policy, None, config, **options)),
+        ("reference", lambda: warm.open_scorer(tiny_policy, config, temperature=1.0)),
+        ("training", lambda: warm.resume(tiny_policy, None, config, **options)),
     ):
         with pytest.raises(
             ValueError, match=rf'^policy is "{tiny_policy}", which takes .* of memory \({role} [0-9.]+\)'
         ):
             open_it()
     make_room(monkeypatch, tmp_path, GIB)
-    scorer = trainer.open_scorer(tiny_policy, config, temperature=1.0)
-    trained = trainer.resume(tiny_policy, None, config, **options)
-    trainer.retire(trained, "6f9c", trainer.read_manifest(tiny_policy).digest)
+    scorer = warm.open_scorer(tiny_policy, config, temperature=1.0)
+    trained = warm.resume(tiny_policy, None, config, **options)
+    warm.keep_warm(trained, "6f9c", warm.read_manifest(tiny_policy).digest)
     make_room(monkeypatch, tmp_path, 0)
-    assert trainer.open_scorer(tiny_policy, config, temperature=1.0) is scorer  # warm: there is nothing to ask for
-    assert trainer.resume(tiny_policy, tiny_policy, config, **options) is trained
+    assert warm.open_scorer(tiny_policy, config, temperature=1.0) is scorer  # warm: there is nothing to ask for
+    assert warm.resume(tiny_policy, tiny_policy, config, **options) is trained
 
 
 def test_an_attention_cache_too_small_for_the_longest_conversation() -> None:
@@ -260,7 +260,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from tasks.config import TrainingConfig
-from tasks.training.cold_start import imitation
+from tasks.training.losses import supervised_loss
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
@@ -273,7 +273,7 @@ length, rows = config.seq_len, config.rows
 mask = np.tile(np.arange(length) >= length - 4, rows)
 data = FlatSamples(np.arange(rows + 1) * length, np.random.default_rng(0).integers(3, 300, rows * length), mask)
 for _ in range(2):  # the second has the optimizer's moments beside its activations
-    trainer.step(data, range(rows), imitation)
+    trainer.step(data, range(rows), supervised_loss)
 print(memory("VmHWM") - before)
 """
 

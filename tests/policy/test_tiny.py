@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tasks.config import TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
+from tasks.environments.interface import Demonstration
+from tasks.environments.scripted import play_baseline
 from tasks.policy.chat import Chat
 from tasks.policy.tiny import make_tokenizer, make_weights
-from tasks.seeds import held_out_seeds
-from tasks.training.cold_start import make_tiny, scripted_conversations, tokenised
+from tasks.seeds import evaluation_indices
+from tasks.training.cold_start import make_tiny, tokenised
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
@@ -60,41 +63,76 @@ def test_the_tokenizer_takes_any_text_and_gives_it_back(tmp_path: Path) -> None:
         assert chat.tokenizer.decode(chat.tokenizer.encode(text)) == text
 
 
-def test_the_cold_start_imitates_whole_conversations_but_their_first_token(tiny_policy: Path) -> None:
-    kind, chat = get_environment("blackjack"), Chat(tiny_policy)
-    conversations = scripted_conversations(kind, "random", list(range(40)))
-    data = tokenised(chat, conversations)
-    assert len(data) == 40
-    for messages, first, last in zip(conversations, data.offsets_R, data.offsets_R[1:], strict=False):
-        text = chat.tokenizer.decode(data.token_ids_N[first:last].tolist(), skip_special_tokens=False)
-        assert text + "\n" == chat.tokenizer.apply_chat_template(messages, tokenize=False)
-        assert data.loss_mask_N[first:last].tolist() == [False] + [True] * (last - first - 1)
-    replies = [m["content"] for messages in conversations for m in messages if m["role"] == "assistant"]
+def test_whole_conversations_are_imitated_but_their_first_token(tiny_policy: Path) -> None:
+    spec, chat = get_environment("blackjack"), Chat(tiny_policy)
+    demonstrations = spec.demonstrations(0, 40)
+    data = tokenised(chat, demonstrations)
+    assert len(data) == len(demonstrations) == 40
+    for r, demonstration in enumerate(demonstrations):
+        text = chat.tokenizer.decode(data.tokens(r).tolist(), skip_special_tokens=False)
+        assert text + "\n" == chat.tokenizer.apply_chat_template(demonstration.messages, tokenize=False)
+        mask = data.loss_mask_N[data.offsets_R[r] : data.offsets_R[r + 1]].tolist()
+        assert mask == [False] + [True] * (len(mask) - 1)
+    replies = [m["content"] for d in demonstrations for m in d.messages if m["role"] == "assistant"]
     assert 0.3 < replies.count("HIT") / len(replies) < 0.7
     assert set(replies) == {"HIT", "STAND"}
 
 
-def reply_probabilities(policy: Path, openings: list[list[int]], replies: list[list[int]]) -> np.ndarray:
-    """Probability of each reply, with its end, after each opening: [openings, replies]."""
-    whole = [opening + reply for opening in openings for reply in replies]
-    mask = [[False] * len(o) + [True] * len(r) for o in openings for r in replies]
-    data = FlatSamples(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
+def test_or_only_the_replies_with_their_ends(tiny_policy: Path) -> None:
+    chat = Chat(tiny_policy)
+    user, first, second = ({"role": "user", "content": "Cards A 7"}, *map(reply, ("HIT", "STAND")))
+    both = [Demonstration([user, first, user, second], replies_only=alone) for alone in (True, False)]
+    data = tokenised(chat, both)
+    tokens = data.tokens(0)
+    assert tokens.tolist() == data.tokens(1).tolist()
+    mask, other = np.split(data.loss_mask_N, [len(tokens)])
+    learned = chat.tokenizer.decode(tokens[mask].tolist(), skip_special_tokens=False)
+    assert learned == "HIT<|im_end|>STAND<|im_end|>"
+    assert other.tolist() == [False] + [True] * (len(tokens) - 1)
+
+
+def reply(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+def test_an_environment_without_demonstrations_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mutes").mkdir()
+    (tmp_path / "mutes" / "mute.py").write_text(
+        "from tasks.environments.interface import EnvironmentSpec\n"
+        "SPEC = EnvironmentSpec(name='mute', task=lambda split, index: None, make=lambda url: None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        make_tiny(tmp_path / "policy", SMALL, TrainingConfig(), "mutes.mute", 0)
+    assert str(caught.value) == (
+        'policy is "tiny", which needs an environment with demonstrations, and mutes.mute has none; allowed: a '
+        "checkpoint."
+    )
+    assert not (tmp_path / "policy").exists()
+
+
+def reply_probabilities(policy: Path, prompts: list[list[int]], replies: list[list[int]]) -> np.ndarray:
+    """Probability of each reply, with its end, after each prompt: [prompts, replies]."""
+    samples = [prompt + reply for prompt in prompts for reply in replies]
+    mask = [[False] * len(p) + [True] * len(r) for p in prompts for r in replies]
+    data = FlatSamples(np.cumsum([0, *map(len, samples)]), np.concatenate(samples), np.concatenate(mask))
     scores = Trainer(policy, TrainingConfig(), temperature=1.0, schedule_steps=1).score(data)
     sums = np.add.reduceat(scores, data.offsets_R[:-1])
-    return np.exp(sums).reshape(len(openings), len(replies))
+    return np.exp(sums).reshape(len(prompts), len(replies))
 
 
 def test_as_made_by_default_it_answers_nearly_always_and_prefers_neither_move(tmp_path: Path) -> None:
-    """The slowest test here: the cold start that every run of the policy `tiny` begins with."""
+    """The slowest test here: the cold start of every run with the policy `tiny`."""
     policy = tmp_path / "tiny"
     make_tiny(policy, TinyPolicyConfig(), TrainingConfig(), "blackjack", seed=0)
-    kind, chat = get_environment("blackjack"), Chat(policy)
-    observations = kind.open_local().reset(held_out_seeds(0, 200))
-    openings = [chat.opening(kind.agent.opening(o)) for o in observations]
+    spec, chat = get_environment("blackjack"), Chat(policy)
+    tasks = [spec.task("test", index) for index in evaluation_indices(0, 200)]
+    first = [episode.messages[:2] for episode in play_baseline(spec, "random", tasks)]
+    prompts = [chat.initial_ids(messages) for messages in first]
     replies = [[*chat.tokenizer.encode(word, add_special_tokens=False), chat.end_id] for word in ("HIT", "STAND")]
-    probabilities = reply_probabilities(policy, openings, replies)
+    probabilities = reply_probabilities(policy, prompts, replies)
     readable = probabilities.sum(1)
     assert readable.mean() >= 0.99
     hit = probabilities[:, 0] / readable
     assert 0.4 < hit.mean() < 0.6
-    assert np.quantile(hit, 0.05) > 0.15 and np.quantile(hit, 0.95) < 0.85  # in hardly a hand is a move out of reach
+    assert np.quantile(hit, 0.05) > 0.15 and np.quantile(hit, 0.95) < 0.85  # both are sampled in nearly every hand

@@ -21,14 +21,19 @@ def batch(rewards: dict[str, list[float]]) -> pa.Table:
             sample=0,
             group_id=group,
             policy_version=0,
+            task_id="0",
             seed=0,
             token_ids=draw.integers(3, 300, 5 + i).tolist(),
             loss_mask=[False] * 3 + [True] * (2 + i),
             logprobs=[0.0] * (5 + i),
             reward=reward,
+            raw_reward=reward,
             turns=1,
             invalid=False,
             finish_reason="finished",
+            outcome="",
+            error="",
+            metrics=[],
             messages=[],
         )
         for group, members in rewards.items()
@@ -38,7 +43,7 @@ def batch(rewards: dict[str, list[float]]) -> pa.Table:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_only_groups_that_are_decided_are_scored(newborn_policy: Path, temperature: float) -> None:
+def test_only_groups_with_reward_variance_are_scored(newborn_policy: Path, temperature: float) -> None:
     table = batch({"a": [1.0, 1.0, 1.0], "b": [1.0, -1.0, 0.0]})
     scored, metrics = score_batch(table, newborn_policy, TrainingConfig(), RolloutConfig(temperature=temperature))
     assert metrics["reference/scored"] == 3
@@ -62,7 +67,7 @@ def test_a_trajectory_in_two_samples_is_scored_in_both_and_counts_once(newborn_p
     assert all(max(values[3:]) < 0 for values in scored["reference_logprobs"].to_pylist())
 
 
-def test_a_batch_in_which_nothing_is_decided(newborn_policy: Path) -> None:
+def test_a_batch_without_reward_variance(newborn_policy: Path) -> None:
     scored, metrics = score_batch(batch({"a": [1.0, 1.0]}), newborn_policy, TrainingConfig(), RolloutConfig())
     assert scored["reference_logprobs"].to_pylist() == [None, None]
     assert metrics["reference/scored"] == 0

@@ -26,9 +26,8 @@ from tasks.rollout.loop import EpisodeLoop
 from tasks.rollout.play import TaskSchedule
 from tasks.rollout.shards import join_shards, sample_shard
 from tasks.rollout.worker import RolloutWorker
-from tasks.training.checks import mismatch
-from tasks.training.cold_start import imitation
-from tasks.training.losses.catalog import LOSSES
+from tasks.training.batch import mismatch
+from tasks.training.losses import LOSSES, supervised_loss
 from tasks.training.packing import FlatSamples, flat_samples
 from tasks.training.train import train_on
 from tasks.training.trainer import Trainer
@@ -79,7 +78,7 @@ def qwen3_policy(policies: Callable[[str], Path]) -> Path:
     data = FlatSamples(np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces), np.concatenate(masks))
     trainer = Trainer(folder, TrainingConfig(learning_rate=5e-3), temperature=1.0, schedule_steps=30)
     for step in range(30):
-        trainer.step(data, range(step % 10, len(data), 10), imitation)
+        trainer.step(data, range(step % 10, len(data), 10), supervised_loss)
         trainer.schedule.step()
     trainer.export(folder, folder)
     write_manifest(folder, version=0, parent="")

@@ -1,7 +1,6 @@
 """Adapters beside frozen weights: what is trained, what is written, and a training that goes on from its state."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,16 @@ from checkpoints import SHAPES, by_peft, in_bfloat16, make_checkpoint
 from conftest import TINY
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import import_checkpoint, read_manifest, write_manifest
-from tasks.training.cold_start import imitation, make_tiny
+from tasks.training.cold_start import make_tiny
 from tasks.training.lora import ADAPTER, merged
+from tasks.training.losses import supervised_loss
 from tasks.training.packing import FlatSamples
-from tasks.training.trainer import Trainer, open_scorer
+from tasks.training.trainer import Trainer
+from tasks.training.warm import open_scorer
 
 LORA = LoraConfig(rank=4, alpha=16.0)
 CONFIG = TrainingConfig(learning_rate=1e-2, warmup_iterations=0, seq_len=64, lora=LORA)
-FULL = replace(CONFIG, lora=LoraConfig())
+FULL = CONFIG.replace(lora=LoraConfig())
 LAYERS = {
     "attention": {"q_proj", "k_proj", "v_proj", "o_proj"},
     "feed_forward": {"gate_proj", "up_proj", "down_proj"},
@@ -40,7 +41,7 @@ def trained(policy: Path, folder: Path, config: TrainingConfig = CONFIG, steps: 
     """The policy after some steps, and the trainer that holds it."""
     trainer = open_trainer(policy, config)
     for _ in range(steps):
-        trainer.step(some_tokens(), [0], imitation)
+        trainer.step(some_tokens(), [0], supervised_loss)
     folder.mkdir()
     trainer.export(policy, folder)
     return folder, trainer
@@ -102,7 +103,7 @@ def test_adapters_start_as_nothing_and_are_the_seeds_own(newborn_policy: Path) -
 
 @pytest.mark.parametrize("targets", LAYERS)
 def test_only_adapters_are_trained(newborn_policy: Path, tmp_path: Path, targets: str) -> None:
-    config = replace(CONFIG, lora=replace(LORA, targets=targets))
+    config = CONFIG.replace(lora=LORA.replace(targets=targets))
     folder, trainer = trained(newborn_policy, tmp_path / "next", config)
     names = set(LAYERS[targets])
     (optimizer,) = trainer.optimizers.optimizers
@@ -121,10 +122,10 @@ def test_only_adapters_are_trained(newborn_policy: Path, tmp_path: Path, targets
 
 
 def test_frozen_weights_get_no_gradient_and_are_not_in_its_norm(newborn_policy: Path) -> None:
-    trainer = open_trainer(newborn_policy, replace(CONFIG, max_norm=0.1))
-    trainer.step(some_tokens(), [0], imitation)  # from here on B is not zero, without which A has no gradient
+    trainer = open_trainer(newborn_policy, CONFIG.replace(max_norm=0.1))
+    trainer.step(some_tokens(), [0], supervised_loss)  # from here on B is not zero, without which A has no gradient
     seen = gradients_that_the_optimizer_sees(trainer)
-    assert trainer.step(some_tokens(), [0], imitation)["grad_norm"] > 0.2
+    assert trainer.step(some_tokens(), [0], supervised_loss)["grad_norm"] > 0.2
     assert len(seen) == 14 and all(".lora_" in name for name in seen)
     assert float(torch.cat([grad.flatten() for grad in seen.values()]).norm()) == pytest.approx(0.1, rel=1e-4)
 
@@ -133,7 +134,7 @@ def test_the_gradient_of_an_adapter_by_the_chain_rule(newborn_policy: Path, tmp_
     # With D the gradient of the merged weight, by transformers: that of B is s D A^T, that of A is s B^T D.
     from transformers import AutoModelForCausalLM
 
-    folder, trainer = trained(newborn_policy, tmp_path / "next", replace(CONFIG, max_norm=1e6))
+    folder, trainer = trained(newborn_policy, tmp_path / "next", CONFIG.replace(max_norm=1e6))
     seen: dict[str, torch.Tensor] = {}
     (optimizer,) = trainer.optimizers.optimizers
     optimizer.register_step_pre_hook(
@@ -142,7 +143,7 @@ def test_the_gradient_of_an_adapter_by_the_chain_rule(newborn_policy: Path, tmp_
         )
     )
     state = weights(trainer)
-    trainer.step(some_tokens(), [0], imitation)
+    trainer.step(some_tokens(), [0], supervised_loss)
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokens = torch.from_numpy(some_tokens().token_ids_N)[None]
@@ -192,7 +193,7 @@ def test_a_merged_policy_is_a_base_like_any_other(newborn_policy: Path, tmp_path
     assert not (tmp_path / "policy" / ADAPTER).exists()
     again = open_trainer(tmp_path / "policy")
     assert np.abs(again.score(some_tokens()) - trainer.score(some_tokens())).max() <= 1e-4
-    again.step(some_tokens(), [0], imitation)
+    again.step(some_tokens(), [0], supervised_loss)
     target = tmp_path / "target"
     target.mkdir()
     again.export(tmp_path / "policy", target)
@@ -207,7 +208,7 @@ def test_a_policy_that_only_scores_has_no_adapters(newborn_policy: Path) -> None
 
 
 def test_the_policy_tiny_is_the_same_with_lora(tmp_path: Path) -> None:
-    short = replace(TINY, cold_start_demonstrations=64, cold_start_steps=3)
-    for name, training in (("with", replace(CONFIG, seq_len=256)), ("without", replace(FULL, seq_len=256))):
+    short = TINY.replace(cold_start_demonstrations=64, cold_start_steps=3)
+    for name, training in (("with", CONFIG.replace(seq_len=256)), ("without", FULL.replace(seq_len=256))):
         make_tiny(tmp_path / name, short, training, "blackjack", seed=0)
     assert read_manifest(tmp_path / "with").digest == read_manifest(tmp_path / "without").digest

@@ -9,11 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from objectives import objective
 from tasks.config import CLIPS, AlgorithmConfig
-from tasks.training.losses.catalog import LOSSES
-from tasks.training.losses.correction import importance_weights
-from tasks.training.losses.supervised import supervised_loss
-from tasks.training.losses.tokens import SampledTokens, Totals
+from tasks.training.losses import LOSSES, SampledTokens, StepTotals, importance_weights, supervised_loss
 
 NAMES = tuple(LOSSES)
 
@@ -23,7 +21,7 @@ def numbers(values: Sequence[float]) -> torch.Tensor:
 
 
 def plain(name: str = "grpo", **changes: object) -> AlgorithmConfig:
-    return AlgorithmConfig.from_dict({"name": name, "kl_coefficient": 0.0, **changes})
+    return objective(name, **{"kl_coefficient": 0.0, **changes})
 
 
 def sampled(
@@ -48,7 +46,7 @@ def sampled(
         entropy_K=torch.full((K,), entropy, dtype=torch.float64),
         generator_logprobs_K=numbers(np.log(generator)),
         old_logprobs_K=numbers(np.log(generator if old is None else old)),
-        weights_K=numbers([1.0] * K if weights is None else weights),
+        importance_weights_K=numbers([1.0] * K if weights is None else weights),
         reference_logprobs_K=numbers(np.log(probabilities if reference is None else reference)),
         advantages_K=numbers(advantages),
         sample_K=torch.tensor(owner if sample is None else sample, dtype=torch.long),
@@ -57,12 +55,12 @@ def sampled(
 
 
 def outcome(
-    tokens: SampledTokens, config: AlgorithmConfig, totals: Totals | None = None
+    tokens: SampledTokens, config: AlgorithmConfig, totals: StepTotals | None = None
 ) -> tuple[float, list[float], dict[str, float]]:
     """Loss, its slope for each log-probability, and the sums measured. By default the tokens are a whole step, and each
     sample a trajectory.
     """
-    size = totals or Totals(len(tokens.logprobs_K), len(tokens.sample_K.unique()))
+    size = totals or StepTotals(len(tokens.logprobs_K), len(tokens.sample_K.unique()))
     loss, metrics = LOSSES[config.name](tokens, size, config)
     (slope,) = torch.autograd.grad(loss, tokens.logprobs_K)
     return loss.item(), slope.tolist(), {name: value.item() for name, value in metrics.items()}
@@ -72,15 +70,15 @@ def outcome(
 @pytest.mark.parametrize(
     ("probability", "advantage", "loss", "slope", "clipped"),
     [
-        (0.75, 2.0, -2.4, 0.0, 1),  # ratio 1.5, already raised enough: -1.2 x 2, nothing pushes further
-        (0.75, -2.0, 3.0, 3.0, 0),  # ratio 1.5 of a bad token: the way back stays open
-        (0.25, 2.0, -1.0, -1.0, 0),  # ratio 0.5 of a good token: the way back stays open
-        (0.25, -2.0, 1.6, 0.0, 1),  # ratio 0.5, already lowered enough: -0.8 x -2
+        (0.75, 2.0, -2.4, 0.0, 1),  # ratio 1.5 of a good token, beyond the clip: -1.2 x 2, no gradient
+        (0.75, -2.0, 3.0, 3.0, 0),  # ratio 1.5 of a bad token: the gradient lowers it
+        (0.25, 2.0, -1.0, -1.0, 0),  # ratio 0.5 of a good token: the gradient raises it
+        (0.25, -2.0, 1.6, 0.0, 1),  # ratio 0.5 of a bad token, beyond the clip: -0.8 x -2
         (0.55, 2.0, -2.2, -2.2, 0),  # ratio 1.1, within the clip on both sides of 0
         (0.55, -2.0, 2.2, 2.2, 0),
     ],
 )
-def test_the_clip_stops_what_goes_on_and_never_what_comes_back(
+def test_the_clip_removes_the_gradient_in_one_direction_only(
     name: str, probability: float, advantage: float, loss: float, slope: float, clipped: int
 ) -> None:
     config = plain(name, clip_low=0.2, clip_high=0.2)
@@ -132,7 +130,7 @@ def test_lengths_count_as_each_algorithm_says(name: str, loss: float, slopes: li
 
 
 SPLIT = {
-    # As before: which sample a token is in does not matter to a sum of tokens, and A still counts once.
+    # As before: a sum over tokens does not depend on their samples, and A still counts once.
     "grpo": (-0.8 / 4, [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4]),
     "dapo": (-0.8 / 4, [-1.1 / 4, -1 / 4, -0.9 / 4, 2.2 / 4]),
     "dr_grpo": (-0.8 / 2, [-1.1 / 2, -1 / 2, -0.9 / 2, 2.2 / 2]),
@@ -151,10 +149,10 @@ def test_a_trajectory_in_two_samples_by_hand(name: str) -> None:
     # A's first token is one sample, its other two are the next.
     tokens = sampled(**UNEVEN, trajectory=[0, 0, 0, 1], sample=[0, 1, 1, 2])
     loss, slopes = SPLIT[name]
-    found, found_slopes, _ = outcome(tokens, plain(name), Totals(tokens=4, trajectories=2))
+    found, found_slopes, _ = outcome(tokens, plain(name), StepTotals(tokens=4, trajectories=2))
     assert found == pytest.approx(loss, abs=1e-12)
     assert found_slopes == pytest.approx(slopes, abs=1e-12)
-    # The samples in forward passes of their own, in another order: the parts know only the numbers of the whole.
+    # Each sample in a microbatch of its own, in another order: the parts know only the totals of the whole.
     parts, parts_slopes = 0.0, {}
     for places in ([1, 2], [3], [0]):
         part = SampledTokens(
@@ -162,13 +160,13 @@ def test_a_trajectory_in_two_samples_by_hand(name: str) -> None:
             entropy_K=tokens.entropy_K[places],
             generator_logprobs_K=tokens.generator_logprobs_K[places],
             old_logprobs_K=tokens.old_logprobs_K[places],
-            weights_K=tokens.weights_K[places],
+            importance_weights_K=tokens.importance_weights_K[places],
             reference_logprobs_K=None,
             advantages_K=tokens.advantages_K[places],
             sample_K=torch.zeros(len(places), dtype=torch.long),
             trajectory_tokens_K=tokens.trajectory_tokens_K[places],
         )
-        value, slope, _ = outcome(part, plain(name), Totals(tokens=4, trajectories=2))
+        value, slope, _ = outcome(part, plain(name), StepTotals(tokens=4, trajectories=2))
         parts += value
         parts_slopes |= dict(zip(places, slope, strict=True))
     assert parts == pytest.approx(loss, abs=1e-12)
@@ -189,12 +187,12 @@ def test_gspo_clips_whole_trajectories() -> None:
 def test_cispo_caps_the_weight_and_keeps_every_gradient() -> None:
     # Ratio 1.8, under its cap of 2; ratio 4, over it; ratio 0.1, with no bound below.
     tokens = sampled([0.9, 0.8, 0.05], [0.5, 0.2, 0.5], [1.0, 1.0, -1.0])
-    _, slopes, metrics = outcome(tokens, plain("cispo", clip_high=1.0), Totals(1, 1))
+    _, slopes, metrics = outcome(tokens, plain("cispo", clip_high=1.0), StepTotals(1, 1))
     assert slopes == pytest.approx([-1.8, -2.0, 0.1])
     assert metrics["clip_share"] == 1
-    assert outcome(tokens, plain("cispo", clip_low=0.2), Totals(1, 1))[1] == pytest.approx([-1.28, -1.28, 0.8])
-    # There the clip of the others has taken all three gradients away.
-    assert outcome(tokens, plain("grpo"), Totals(1, 1))[1] == [0, 0, 0]
+    assert outcome(tokens, plain("cispo", clip_low=0.2), StepTotals(1, 1))[1] == pytest.approx([-1.28, -1.28, 0.8])
+    # The clip of the other losses removes all three gradients.
+    assert outcome(tokens, plain("grpo"), StepTotals(1, 1))[1] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -221,7 +219,7 @@ def test_a_step_in_two_unequal_parts_has_the_gradient_of_the_whole(name: str) ->
         tokens = sampled(
             *columns, reference=reference[part], trajectory=[t - trajectory[part][0] for t in trajectory[part]]
         )
-        return outcome(tokens, config, Totals(tokens=10, trajectories=2))[1]
+        return outcome(tokens, config, StepTotals(tokens=10, trajectories=2))[1]
 
     whole = slopes(slice(0, 10))
     assert max(map(abs, whole)) > 0.01
@@ -230,7 +228,7 @@ def test_a_step_in_two_unequal_parts_has_the_gradient_of_the_whole(name: str) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_part_without_sampled_tokens_adds_nothing(name: str) -> None:
-    loss, slopes, metrics = outcome(sampled([], [], []), plain(name, kl_coefficient=0.1), Totals(3, 2))
+    loss, slopes, metrics = outcome(sampled([], [], []), plain(name, kl_coefficient=0.1), StepTotals(3, 2))
     assert loss == 0 and slopes == []
     assert metrics == dict.fromkeys(metrics, 0)
 
@@ -267,8 +265,8 @@ def test_the_kl_estimators_by_hand(estimator: str, value: float, slope: float) -
 
 @pytest.mark.parametrize("age", [0.0, 1.0])
 @pytest.mark.parametrize(("estimator", "towards"), [("k1", "reverse"), ("k2", "reverse"), ("k3", "forward")])
-def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, towards: str, age: float) -> None:
-    # In expectation over what an older policy samples, exactly, by summing over a vocabulary of four.
+def test_the_kl_estimators_have_the_documented_gradient(estimator: str, towards: str, age: float) -> None:
+    # The exact expectation over the samples of an older policy, as a sum over a vocabulary of four.
     draw = torch.Generator().manual_seed(3)
     logits = torch.randn(4, generator=draw, dtype=torch.float64).requires_grad_()
     reference = torch.log_softmax(torch.randn(4, generator=draw, dtype=torch.float64), -1)
@@ -283,13 +281,13 @@ def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, toward
             entropy_K=torch.zeros(1, dtype=torch.float64),
             generator_logprobs_K=generator[one],
             old_logprobs_K=generator[one],
-            weights_K=torch.ones(1, dtype=torch.float64),
+            importance_weights_K=torch.ones(1, dtype=torch.float64),
             reference_logprobs_K=reference[one],
             advantages_K=torch.zeros(1, dtype=torch.float64),
             sample_K=torch.zeros(1, dtype=torch.long),
             trajectory_tokens_K=torch.ones(1, dtype=torch.float64),
         )
-        expected = expected + generator[token].exp() * LOSSES["grpo"](tokens, Totals(1, 1), config)[0]
+        expected = expected + generator[token].exp() * LOSSES["grpo"](tokens, StepTotals(1, 1), config)[0]
     (found,) = torch.autograd.grad(expected, logits, retain_graph=True)
     reverse, forward = (policy.exp() * (policy - reference)).sum(), (reference.exp() * (reference - policy)).sum()
     (wanted,) = torch.autograd.grad(reverse if towards == "reverse" else forward, logits)
@@ -308,7 +306,9 @@ def test_the_kl_estimators_have_the_gradient_they_promise(estimator: str, toward
         ("mask", "sequence", [1.8, 1.8, 1.8, 0.8], [0, 0, 0, 0]),
     ],
 )
-def test_the_correction_by_hand(importance_sampling: str, level: str, weights: list[float], changed: list[int]) -> None:
+def test_the_importance_weights_by_hand(
+    importance_sampling: str, level: str, weights: list[float], changed: list[int]
+) -> None:
     generator = numbers([0.2, 0.4, 0.5, 0.5])
     old = generator * numbers([3, 1.5, 0.4, 0.8])
     config = plain(
@@ -329,7 +329,7 @@ def test_a_sequence_beyond_the_cap_is_truncated_or_masked_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_weight_scales_what_a_token_teaches_and_not_its_kl(name: str) -> None:
+def test_an_importance_weight_scales_the_policy_gradient_and_not_the_kl(name: str) -> None:
     advantages, trajectory = [1.0, -1.0], [0, 1]
     halves = {"old": [0.5, 0.5], "trajectory": trajectory}
     config = plain(name)
@@ -351,9 +351,7 @@ def test_a_weight_scales_what_a_token_teaches_and_not_its_kl(name: str) -> None:
     log_ratios=st.lists(st.floats(-3, 3), min_size=1, max_size=6),
     advantage=st.sampled_from([-1.0, 1.0]),
 )
-def test_no_algorithm_ever_pushes_a_trajectory_the_wrong_way(
-    name: str, log_ratios: list[float], advantage: float
-) -> None:
+def test_no_gradient_has_the_wrong_sign(name: str, log_ratios: list[float], advantage: float) -> None:
     K = len(log_ratios)
     tokens = sampled([0.5] * K, (0.5 * np.exp(-np.array(log_ratios))).tolist(), [advantage] * K)
     loss, slopes, metrics = outcome(tokens, plain(name))
@@ -362,13 +360,13 @@ def test_no_algorithm_ever_pushes_a_trajectory_the_wrong_way(
     assert metrics["ratio_max"] == pytest.approx(exp(max(log_ratios)))
 
 
-def test_every_algorithm_has_a_loss_and_a_clip_of_its_own() -> None:
+def test_every_algorithm_has_a_loss_and_a_clip() -> None:
     assert set(LOSSES) == set(CLIPS)
 
 
-def test_imitation_by_hand() -> None:
+def test_the_supervised_loss_by_hand() -> None:
     logprobs = numbers([log(0.5), log(0.25)]).requires_grad_()
-    loss, metrics = supervised_loss(logprobs, numbers([0.3, 0.4]), 4.0)
+    loss, metrics = supervised_loss(logprobs, numbers([0.3, 0.4]), None, StepTotals(tokens=4.0, trajectories=1.0))
     loss.backward()
     assert loss.item() == pytest.approx(3 * log(2) / 4)
     assert logprobs.grad is not None and logprobs.grad.tolist() == [-0.25, -0.25]

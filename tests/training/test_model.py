@@ -13,7 +13,7 @@ from tasks.config import TrainingConfig
 from tasks.policy.architectures import check_architecture
 from tasks.policy.checkpoint import read_manifest
 from tasks.training.architectures import SPECS
-from tasks.training.cold_start import imitation
+from tasks.training.losses import supervised_loss
 from tasks.training.model import build_model
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
@@ -116,7 +116,7 @@ def test_an_export_opens_with_transformers_and_holds_what_was_trained(
     trainer = Trainer(source, config, temperature=1.0, schedule_steps=2)
     before = trainer.score(data)
     for _ in range(2):
-        trainer.step(data, range(4), imitation)
+        trainer.step(data, range(4), supervised_loss)
     trainer.export(source, target)
 
     model, tied = AutoModelForCausalLM.from_pretrained(target), is_tied(source)
@@ -157,7 +157,7 @@ def test_the_gradient_is_that_of_transformers(shape: str, checkpoint: Checkpoint
         trainer.export(source, target)
 
     optimizer.register_step_pre_hook(export_the_gradient)
-    loss = trainer.step(data, range(len(data)), imitation)["loss"]
+    loss = trainer.step(data, range(len(data)), supervised_loss)["loss"]
 
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     total = torch.zeros(())

@@ -1,4 +1,4 @@
-"""Trajectories into rows and back: nothing is lost, cut or shifted."""
+"""Samples into rows and back: nothing is lost, cut or shifted."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
-from tasks.training.packing import FlatSamples, by_prompt, flat, flat_samples, plan_rows
+from tasks.training.packing import FlatSamples, flat, flat_samples, group_by_prompt, plan_rows
 from tasks.training.rows import build_rows
 from tasks.training.titan import attention_masks, attention_rule
 
@@ -21,9 +21,9 @@ def test_two_trajectories_in_one_row_by_hand() -> None:
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1]]
     assert rows.row_K.tolist() == [0, 0, 0]
-    assert rows.place_K.tolist() == [0, 1, 3]  # the token before each sampled one
+    assert rows.column_K.tolist() == [0, 1, 3]  # the token before each sampled one
     assert rows.target_K.tolist() == [12, 13, 22]
-    assert rows.source_K.tolist() == [1, 2, 4]
+    assert rows.flat_index_K.tolist() == [1, 2, 4]
     assert rows.sample_K.tolist() == [0, 0, 1]
 
 
@@ -31,17 +31,17 @@ def test_two_rows_by_hand() -> None:
     assert plan_rows(TWO, [1, 0], seq_len=4) == [[0], [1]]  # the longest first
     rows = build_rows(TWO, [[0], [1]])
     assert rows.token_ids_BT.tolist() == [[11, 12, 13], [21, 22, 0]]
-    assert rows.positions_BT.tolist() == [[0, 1, 2], [0, 1, 0]]  # what fills the row up is a document of its own
-    assert (rows.row_K.tolist(), rows.place_K.tolist()) == ([0, 0, 1], [0, 1, 0])
+    assert rows.positions_BT.tolist() == [[0, 1, 2], [0, 1, 0]]  # the padding is a tree of its own
+    assert (rows.row_K.tolist(), rows.column_K.tolist()) == ([0, 0, 1], [0, 1, 0])
     assert rows.target_K.tolist() == [12, 13, 22]
 
 
-def test_a_row_filled_up_to_a_length_by_hand() -> None:
-    rows, packed = build_rows(TWO, [[0, 1]], length=8), build_rows(TWO, [[0, 1]], length=4)
+def test_a_row_padded_to_a_length_by_hand() -> None:
+    rows, packed = build_rows(TWO, [[0, 1]], min_length=8), build_rows(TWO, [[0, 1]], min_length=4)
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22, 0, 0, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
     assert packed.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]  # and never cut
-    for name in ("row_K", "place_K", "target_K", "source_K", "sample_K"):
+    for name in ("row_K", "column_K", "target_K", "flat_index_K", "sample_K"):
         assert getattr(rows, name).tolist() == getattr(packed, name).tolist()
 
 
@@ -63,7 +63,7 @@ def test_samples_of_one_trajectory() -> None:
 def test_an_empty_row_for_a_rank_without_work() -> None:
     rows = build_rows(TWO, [[]])
     assert rows.token_ids_BT.shape == (1, 1)
-    assert len(rows.row_K) == len(rows.source_K) == 0
+    assert len(rows.row_K) == len(rows.flat_index_K) == 0
 
 
 def test_a_trajectory_that_does_not_fit_is_refused_and_never_cut() -> None:
@@ -114,12 +114,12 @@ def test_packing_is_lossless(masks: list[list[bool]], seq_len: int, data: st.Dat
         starts = np.flatnonzero(positions[b] == 0)[: len(row)]
         assert starts.tolist() == np.cumsum([0, *(len(masks[r]) for r in row)])[:-1].tolist()
     sampled = {(r, int(offsets[r]) + t) for r in members for t in np.flatnonzero(masks[r])}
-    assert set(zip(rows.sample_K.tolist(), rows.source_K.tolist(), strict=True)) == sampled
-    assert len(rows.source_K) == len(sampled)
-    row, place = rows.row_K.numpy(), rows.place_K.numpy()
-    assert (tokens[row, place + 1] == rows.target_K.numpy()).all()
-    assert (rows.target_K.numpy() == trajectories.token_ids_N[rows.source_K]).all()
-    assert (positions[row, place + 1] == positions[row, place] + 1).all()  # of the same trajectory
+    assert set(zip(rows.sample_K.tolist(), rows.flat_index_K.tolist(), strict=True)) == sampled
+    assert len(rows.flat_index_K) == len(sampled)
+    row, column = rows.row_K.numpy(), rows.column_K.numpy()
+    assert (tokens[row, column + 1] == rows.target_K.numpy()).all()
+    assert (rows.target_K.numpy() == trajectories.token_ids_N[rows.flat_index_K]).all()
+    assert (positions[row, column + 1] == positions[row, column] + 1).all()  # of the same trajectory
 
 
 # p q a and p q b c, of which a and b c were sampled; p d, where d was; x y, where nothing was.
@@ -131,25 +131,25 @@ TREE = FlatSamples(
 )
 
 
-def test_prompts_are_what_stands_before_the_first_sampled_token() -> None:
-    assert TREE.openings_R.tolist() == [2, 2, 1, 2]
-    assert by_prompt(TREE, [0, 1, 2, 3]) == [[0, 1], [2], [3]]
-    assert by_prompt(TREE, [3, 1, 0]) == [[3], [1, 0]]
+def test_a_prompt_is_all_before_the_first_sampled_token() -> None:
+    assert TREE.prompt_lengths_R.tolist() == [2, 2, 1, 2]
+    assert group_by_prompt(TREE, [0, 1, 2, 3]) == [[0, 1], [2], [3]]
+    assert group_by_prompt(TREE, [3, 1, 0]) == [[3], [1, 0]]
 
 
 def test_shared_prefixes_by_hand() -> None:
     assert plan_rows(TREE, [3, 2, 1, 0], seq_len=8, share_prefixes=True) == [[0, 1, 2, 3]]
-    rows = build_rows(TREE, [[0, 1, 2, 3]], length=9, share_prefixes=True)
+    rows = build_rows(TREE, [[0, 1, 2, 3]], min_length=9, share_prefixes=True)
     assert rows.token_ids_BT.tolist() == [[P, Q, A, B, C, D, X, Y, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 2, 3, 1, 0, 1, 0]]
-    assert rows.ends_BT.tolist() == [[6, 5, 3, 5, 5, 6, 8, 8, 9]]
+    assert rows.subtree_end_BT.tolist() == [[6, 5, 3, 5, 5, 6, 8, 8, 9]]
     assert rows.target_K.tolist() == [A, B, C, D]
-    assert rows.place_K.tolist() == [1, 1, 3, 0]  # a and b both come after q
-    assert rows.source_K.tolist() == [2, 5, 6, 8]
+    assert rows.column_K.tolist() == [1, 1, 3, 0]  # a and b both follow q
+    assert rows.flat_index_K.tolist() == [2, 5, 6, 8]
     assert rows.sample_K.tolist() == [0, 1, 1, 2]
 
 
-def test_a_prefix_stands_once_in_each_row_that_needs_it() -> None:
+def test_a_prefix_is_once_in_each_row_that_needs_it() -> None:
     assert plan_rows(TREE, [0, 1, 2], seq_len=5, share_prefixes=True) == [[0, 1], [2]]
     assert plan_rows(TREE, [0, 1, 2], seq_len=4, share_prefixes=True) == [[0], [1], [2]]
     with pytest.raises(ValueError, match=r"training.seq_len is 3; allowed: at least 4"):
@@ -160,11 +160,13 @@ def test_equal_samples_are_one_branch() -> None:
     twice = FlatSamples(np.array([0, 2, 4]), np.array([P, A, P, A]), np.array([0, 1, 0, 1], dtype=bool))
     rows = build_rows(twice, plan_rows(twice, [0, 1], 2, share_prefixes=True), share_prefixes=True)
     assert rows.token_ids_BT.tolist() == [[P, A]]
-    assert (rows.place_K.tolist(), rows.target_K.tolist(), rows.sample_K.tolist()) == ([0, 0], [A, A], [0, 1])
+    assert (rows.column_K.tolist(), rows.target_K.tolist(), rows.sample_K.tolist()) == ([0, 0], [A, A], [0, 1])
 
 
 @given(data=st.data(), seq_len=st.integers(8, 24), share=st.booleans())
-def test_a_token_sees_exactly_what_is_before_it_in_its_sample(data: st.DataObject, seq_len: int, share: bool) -> None:
+def test_a_token_attends_exactly_to_the_tokens_before_it_in_its_sample(
+    data: st.DataObject, seq_len: int, share: bool
+) -> None:
     replies = st.lists(st.integers(1, 3), max_size=6)
     samples = data.draw(st.lists(st.tuples(st.sampled_from([(1,), (1, 2), (2,)]), replies), min_size=1, max_size=9))
     tokens = [[*prompt, *reply] for prompt, reply in samples]
@@ -177,20 +179,19 @@ def test_a_token_sees_exactly_what_is_before_it_in_its_sample(data: st.DataObjec
     assert sorted(r for row in plan for r in row) == list(range(len(samples)))
     rows = build_rows(of_all, plan, share_prefixes=share)
     assert rows.token_ids_BT.shape[1] <= seq_len
-    assert sorted(rows.source_K.tolist()) == np.flatnonzero(of_all.loss_mask_N).tolist()
-    mask = attention_masks(rows.ends_BT)[:, 0].numpy()
-    for b, place, target, source, r in zip(
-        rows.row_K.tolist(), rows.place_K.tolist(), rows.target_K.tolist(), rows.source_K, rows.sample_K, strict=True
-    ):
-        behind = source - of_all.offsets_R[r]
-        seen = np.flatnonzero(mask[b, place])
-        assert rows.token_ids_BT[b, seen].tolist() == tokens[r][:behind]  # in order, and nothing else
-        assert rows.positions_BT[b, seen].tolist() == list(range(behind))
-        assert target == tokens[r][behind]
+    assert sorted(rows.flat_index_K.tolist()) == np.flatnonzero(of_all.loss_mask_N).tolist()
+    mask = attention_masks(rows.subtree_end_BT)[:, 0].numpy()
+    sampled = zip(rows.row_K, rows.column_K, rows.target_K, rows.flat_index_K, rows.sample_K, strict=True)
+    for b, column, target, index, r in sampled:
+        before = index - of_all.offsets_R[r]
+        seen = np.flatnonzero(mask[b, column])
+        assert rows.token_ids_BT[b, seen].tolist() == tokens[r][:before]  # in order, and nothing else
+        assert rows.positions_BT[b, seen].tolist() == list(range(before))
+        assert target == tokens[r][before]
 
 
 def test_flex_attention_is_given_the_same_mask() -> None:
-    ends_BT = build_rows(TREE, [[0, 1, 2], [3, 1]], share_prefixes=True).ends_BT
-    dense = attention_masks(ends_BT)
-    flex = create_mask(attention_rule(ends_BT), 2, 1, *dense.shape[-2:], device="cpu")
+    subtree_end_BT = build_rows(TREE, [[0, 1, 2], [3, 1]], share_prefixes=True).subtree_end_BT
+    dense = attention_masks(subtree_end_BT)
+    flex = create_mask(attention_rule(subtree_end_BT), 2, 1, *dense.shape[-2:], device="cpu")
     assert dense.tolist() == flex.tolist()

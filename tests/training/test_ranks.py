@@ -1,4 +1,4 @@
-"""Several ranks against one: the same scores, losses, metrics and weights, however they share the work.
+"""Several ranks against one: the same scores, losses, metrics and weights, for every way to share the work.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 tests/training/test_ranks.py FOLDER
 
@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pyarrow import feather
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 
+from objectives import objective
 from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import write_manifest
 from tasks.training import titan
@@ -30,27 +30,28 @@ from tasks.training.ranks import atomic_directory_of_ranks
 from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer
 
-LENGTHS = (12, 9, 16, 14, 15)  # no two fit in a row of 16
-STEPS = ([0, 1, 2, 3, 4], [1], [4, 2, 0])  # 5, 1 and 3 rows: the second rank's last is empty, once all that it has
-# Adam divides a gradient by its own size: where the parts of one cancel out, to 1e-8 beside 1e-2 elsewhere, what
-# rounding leaves of it decides the step. How far that goes is a share of the learning rate, here that of a run.
-TRAINING = TrainingConfig(seq_len=16, rows=2, score_rows=2, warmup_iterations=0)
-LORA = LoraConfig(rank=3, alpha=48.0)  # a rank that two ranks do not divide
-GRPO = AlgorithmConfig(entropy_coefficient=0.01)
+LENGTHS = (12, 9, 16, 14, 15)  # no two of them fit in a row of 16
+STEPS = ([0, 1, 2, 3, 4], [1], [4, 2, 0])  # 5, 1 and 3 rows: the second rank's last row is empty, once its only one
+# Adam divides a gradient by its own size: where it is only rounding, 1e-8 beside 1e-2 elsewhere, rounding decides the
+# step, which is up to the learning rate, here that of a run.
+TRAINING = TrainingConfig(seq_len=16, rows=2, score_rows=2, learning_rate=5e-4, warmup_iterations=0)
+LORA = LoraConfig(rank=3, alpha=48.0)  # not divisible by two ranks
+GRPO = objective(entropy_coefficient=0.01)
+TRUNCATED = objective(importance_sampling="truncate", importance_sampling_level="sequence")
 CASES: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {  # which policy, its loss, and how it is trained
     "grpo": ("untied", GRPO, {}),
-    "gspo": ("tied", AlgorithmConfig(name="gspo"), {}),
-    "biased": ("qwen2", AlgorithmConfig(name="gspo"), {}),
-    "corrected": ("untied", AlgorithmConfig(importance_sampling="truncate", importance_sampling_level="sequence"), {}),
+    "gspo": ("tied", objective("gspo"), {}),
+    "biased": ("qwen2", objective("gspo"), {}),
+    "importance sampling": ("untied", TRUNCATED, {}),
     "adapters": ("qwen2", GRPO, {"lora": LORA}),
     "bfloat16": ("untied", GRPO, {"dtype": "bfloat16"}),
     "tensor": ("untied", GRPO, {"tensor_parallel": 2}),
-    "tensor tied": ("tied", AlgorithmConfig(name="gspo"), {"tensor_parallel": 2}),
+    "tensor tied": ("tied", objective("gspo"), {"tensor_parallel": 2}),
     "tensor llama": ("llama", GRPO, {"tensor_parallel": 2}),
     "tensor adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
     "tensor bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "tensor_parallel": 2}),
     "context": ("untied", GRPO, {"context_parallel": 2}),
-    "context tied": ("tied", AlgorithmConfig(name="gspo"), {"context_parallel": 2}),
+    "context tied": ("tied", objective("gspo"), {"context_parallel": 2}),
     "context llama": ("llama", GRPO, {"context_parallel": 2}),
     "context adapters": ("qwen2", GRPO, {"lora": LORA, "context_parallel": 2}),
     "context bfloat16": ("untied", GRPO, {"dtype": "bfloat16", "context_parallel": 2}),
@@ -66,9 +67,9 @@ WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
-    """Train a policy on the window, both in `folder`, and export it to `target`; what was measured on the way."""
+    """Train a policy on the training batch, both in `folder`, export it to `target`; returns what was measured."""
     name, algorithm, training = ALL[case]
-    training_batch, trainer = feather.read_table(folder / "window"), open_trainer(folder / name, **training)
+    training_batch, trainer = feather.read_table(folder / "training_batch"), open_trainer(folder / name, **training)
     data = flat_samples(training_batch)
     before, loss = trainer.score(data), batch_loss(training_batch, data, trainer, algorithm)
     steps = [trainer.step(data, members, loss) for members in STEPS]
@@ -78,14 +79,14 @@ def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
 
 
 def open_trainer(policy: Path, **training: Any) -> Trainer:
-    config = replace(TRAINING, ranks=WORLD if WORLD > 1 else 4, **training)
+    config = TRAINING.replace(ranks=WORLD if WORLD > 1 else 4, **training)
     config = config if WORLD > 1 else config.on_one_rank()
     return Trainer(policy, config, temperature=0.8, schedule_steps=3)
 
 
 def two_steps(folder: Path, target: Path) -> None:
-    """What a trainer is after two steps, written to `target`."""
-    training_batch, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied")
+    """Write the state of a trainer after two steps to `target`."""
+    training_batch, trainer = feather.read_table(folder / "training_batch"), open_trainer(folder / "untied")
     data = flat_samples(training_batch)
     for members in STEPS[:2]:
         trainer.step(data, members, batch_loss(training_batch, data, trainer, GRPO))
@@ -94,8 +95,8 @@ def two_steps(folder: Path, target: Path) -> None:
 
 
 def the_third(folder: Path, state: Path, **training: Any) -> dict[str, Any]:
-    """How a training goes on from `state`."""
-    training_batch, trainer = feather.read_table(folder / "window"), open_trainer(folder / "untied", **training)
+    """The third step, from `state`."""
+    training_batch, trainer = feather.read_table(folder / "training_batch"), open_trainer(folder / "untied", **training)
     trainer.load_state(state)
     data = flat_samples(training_batch)
     step = trainer.step(data, STEPS[2], batch_loss(training_batch, data, trainer, GRPO))
@@ -103,21 +104,21 @@ def the_third(folder: Path, state: Path, **training: Any) -> dict[str, Any]:
 
 
 def masks_are_equal(ranks: int) -> bool:
-    """Whether a BlockMask, which a GPU takes, has for this rank's queries the entries of the dense one."""
+    """Whether the BlockMask for GPUs has the same entries as the dense mask, for this rank's queries."""
     T = ranks * 128
-    ends_BT = torch.arange(T) + torch.randint(1, 60, (2, T), generator=torch.Generator().manual_seed(0))
+    subtree_end_BT = torch.arange(T) + torch.randint(1, 60, (2, T), generator=torch.Generator().manual_seed(0))
     mesh = init_device_mesh("cpu", (ranks,))
-    dense = titan.attention_masks(ends_BT, mesh)
+    dense = titan.attention_masks(subtree_end_BT, mesh)
     titan.ON_CPU = False
     with torch.compiler.set_stance("force_eager"):
-        sparse = titan.attention_masks(ends_BT, mesh)
+        sparse = titan.attention_masks(subtree_end_BT, mesh)
     titan.ON_CPU = True
     b, q, k = torch.arange(2)[:, None, None], torch.arange(T // ranks)[None, :, None], torch.arange(T)[None, None, :]
     return sparse.seq_lengths == (T // ranks, T) and torch.equal(sparse.mask_mod(b, 0, q, k), dense[:, 0])
 
 
 def a_rank(folder: Path) -> None:
-    """What each of the processes does, in a folder of its own as on a node of its own."""
+    """The work of one process, in a folder of its own, like the disk of a node."""
     rank = int(os.environ["RANK"])
     (folder / f"node-{rank}").mkdir(exist_ok=True)
     os.chdir(folder / f"node-{rank}")
@@ -130,10 +131,10 @@ def a_rank(folder: Path) -> None:
         thirds = [the_third(folder, folder / "state", **shape) for shape in ({}, {"tensor_parallel": 2})]
         found = {"thirds": thirds, "masks": masks_are_equal(WORLD)}
         (folder / f"found-{rank}.json").write_text(json.dumps(found))
-    os._exit(0)  # all is written, and a thread of gloo's now and then aborts an orderly exit
+    os._exit(0)  # all is written, and gloo sometimes aborts at an orderly exit
 
 
-def a_window(policy: Path) -> pa.Table:
+def make_training_batch(policy: Path) -> pa.Table:
     """Five trajectories, sampled by a policy near `policy`: some of the ratios are clipped."""
     draw, offsets = np.random.default_rng(0), np.cumsum([0, *LENGTHS])
     mask = draw.random(offsets[-1]) < 0.6
@@ -155,10 +156,10 @@ def a_window(policy: Path) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def folder(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Policies, a window, and a trainer's state by one rank."""
+    """Policies, a training batch, and the state of a trainer on one rank."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from checkpoints import make_checkpoint  # not at the top: the ranks do without
+    from checkpoints import make_checkpoint  # not at the top: the ranks do not need it
 
     folder = tmp_path_factory.mktemp("ranks")
     for name in ("untied", "tied"):
@@ -169,29 +170,29 @@ def folder(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     write_manifest(folder / "tied", version=0, parent="")
     for name in ("qwen2", "llama"):
         make_checkpoint(newborn_policy, folder / name, {"model_type": name})
-    feather.write_feather(a_window(newborn_policy), folder / "window")
+    feather.write_feather(make_training_batch(newborn_policy), folder / "training_batch")
     two_steps(folder, folder / "state")
     return folder
 
 
 def run_ranks(folder: Path, ranks: int) -> None:
-    """Real processes over the loopback interface, which leave in the folder what they found."""
+    """Real processes over the loopback interface, which write their results to the folder."""
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}  # where torchrun leaves its logs
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}  # where torchrun writes its logs
     with subprocess.Popen(
         [*line, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         try:
             said, _ = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun takes its ranks along
+            process.terminate()  # torchrun ends its ranks
             raise
     assert process.returncode == 0, said
 
 
 @pytest.fixture(scope="module")
 def two_ranks(folder: Path) -> Path:
-    """The folder in which two ranks left what they found."""
+    """The folder with the results of two ranks."""
     run_ranks(folder, 2)
     return folder
 
@@ -202,7 +203,7 @@ def four_ranks(folder: Path) -> Path:
     return folder
 
 
-# How far ranks may be from one: what float32 rounds; in bfloat16, the gradients that each part of a step adds up.
+# How far several ranks may be from one: the rounding of float32; in bfloat16, that of the gradients of each microbatch.
 NEAR = {"bfloat16": 5e-3}
 
 
@@ -216,7 +217,7 @@ def test_four_ranks_train_as_one_does(four_ranks: Path, tmp_path: Path, case: st
     compare(four_ranks, tmp_path, case, ranks=4)
 
 
-def test_a_training_goes_on_with_more_ranks_and_with_fewer(two_ranks: Path) -> None:
+def test_a_training_continues_with_more_ranks_and_with_fewer(two_ranks: Path) -> None:
     expected = the_third(two_ranks, two_ranks / "state")
     steps, step = expected["steps"]
     by_two = [json.loads((two_ranks / f"found-{rank}.json").read_text())["thirds"] for rank in (0, 1)]
@@ -228,20 +229,20 @@ def test_a_training_goes_on_with_more_ranks_and_with_fewer(two_ranks: Path) -> N
     assert expected == {"steps": [3, whole["steps"][2]], "after": whole["after"]}
 
 
-def test_what_another_node_wrote_of_the_state_comes_to_the_first(two_ranks: Path) -> None:
+def test_files_of_another_node_are_sent_to_the_first(two_ranks: Path) -> None:
     (written,) = (two_ranks / "node-0" / "state").iterdir()
     assert {".metadata", "__0_0.distcp", "__1_0.distcp"} == {path.name for path in written.iterdir()}
     assert not (two_ranks / "node-1" / "state").exists()
 
 
-def test_the_mask_of_a_gpu_is_shared_as_that_of_a_cpu(two_ranks: Path) -> None:
+def test_the_mask_of_a_gpu_is_divided_as_that_of_a_cpu(two_ranks: Path) -> None:
     assert [json.loads((two_ranks / f"found-{rank}.json").read_text())["masks"] for rank in (0, 1)] == [True, True]
 
 
 def compare(folder: Path, tmp_path: Path, case: str, ranks: int) -> None:
     expected, near = three_steps(folder, case, tmp_path), NEAR.get(ALL[case][2].get("dtype"), 1e-5)
     assert all(step["grad_norm"] > 0.01 for step in expected["steps"])
-    if case != "corrected":  # whose ratio starts at 1
+    if case != "importance sampling":  # its ratio starts at 1
         assert 0 < expected["steps"][0]["clip_share"] < 1
     for rank in range(ranks):
         found = json.loads((folder / f"{case}-{rank}.json").read_text())
@@ -261,7 +262,7 @@ def compare(folder: Path, tmp_path: Path, case: str, ranks: int) -> None:
             assert torch.equal(by_all[name], untrained[name]) and torch.equal(weight, untrained[name]), name
             continue
         assert (weight - untrained[name]).abs().max() > 5e-4, name
-        if "bfloat16" in case:  # of what was learned, for single weights may go either way
+        if "bfloat16" in case:  # as a whole, as single weights may go either way
             assert (by_all[name] - weight).norm() <= 0.3 * (weight - untrained[name]).norm(), name
         else:
             assert (by_all[name] - weight).abs().max() <= 1e-5, name

@@ -1,11 +1,10 @@
-"""One training stage on a window: what it refuses, what it leaves, what it writes."""
+"""One training stage on a training batch: what it refuses, leaves out and writes."""
 
 import itertools
 import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,28 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from checkpoints import by_peft, in_bfloat16
+from objectives import objective
 from tasks.buffer.selection import gather, select_groups
-from tasks.config import AlgorithmConfig, BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
+from tasks.config import BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import digest, read_manifest
 from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
-from tasks.training.checks import check_fits, mismatch, trainable
+from tasks.training.batch import mismatch, trainable
 from tasks.training.lora import ADAPTER
-from tasks.training.losses.catalog import LOSSES
-from tasks.training.losses.tokens import Totals
+from tasks.training.losses import LOSSES, StepTotals
 from tasks.training.packing import FlatSamples, flat_samples, plan_rows
 from tasks.training.rows import Rows, build_rows
 from tasks.training.train import minibatches, next_policy, train_on
 from tasks.training.trainer import Trainer
 
 TRAINING = TrainingConfig(epochs=2, minibatch_size=4, learning_rate=1e-2, warmup_iterations=0, rows=2, seq_len=32)
-CONFIG = GrpoConfig.from_dict({"training": TRAINING.to_dict(), "rollout": {"max_turns": 4, "max_tokens": 4}})
-ALGORITHM = CONFIG.algorithm  # with its own limit of the mismatch
+ALGORITHM = objective()
+CONFIG = GrpoConfig.from_dict(
+    {
+        "algorithm": ALGORITHM.to_dict(),
+        "training": TRAINING.to_dict(),
+        "rollout": {"max_turns": 4, "max_tokens": 4},
+    }
+)
 LORA = LoraConfig(rank=4, alpha=16.0)
 
 
@@ -55,14 +60,19 @@ def training_batch(policy: Path, versions: Sequence[int] = (0,) * 8, shift: floa
                 sample=0,
                 group_id=f"{version:05d}-{i // 2:05d}",
                 policy_version=version,
+                task_id=str(i // 2),
                 seed=i // 2,
                 token_ids=draw.integers(3, 300, length).tolist(),
                 loss_mask=[False] * prompt + [True] * (length - prompt),
                 logprobs=[0.0] * length,
                 reward=float(i % 2),
+                raw_reward=float(i % 2),
                 turns=1,
                 invalid=False,
                 finish_reason="finished",
+                outcome="",
+                error="",
+                metrics=[],
                 messages=[],
             )
         )
@@ -108,7 +118,7 @@ def a_stage(
 
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:
-    held = trainer.model.state_dict().values()  # which, unlike parameters(), also gathers after a mere forward
+    held = trainer.model.state_dict().values()  # unlike parameters(), also gathered after a forward pass alone
     return [weight.full_tensor().clone() if hasattr(weight, "full_tensor") else weight.clone() for weight in held]
 
 
@@ -116,7 +126,7 @@ def unchanged(trainer: Trainer, before: list[torch.Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(weights(trainer), before, strict=True))
 
 
-def test_a_fresh_window_is_trained_on(newborn_policy: Path) -> None:
+def test_a_fresh_batch_is_trained_on(newborn_policy: Path) -> None:
     trainer = open_trainer(newborn_policy)
     before = weights(trainer)
     assert mismatch(trainer, training_batch(newborn_policy), ALGORITHM, policy_version=0)["train/mismatch_mean"] < 1e-6
@@ -128,11 +138,11 @@ def test_a_fresh_window_is_trained_on(newborn_policy: Path) -> None:
     assert not unchanged(trainer, before)
 
 
-def test_training_raises_what_was_better_than_its_group(newborn_policy: Path) -> None:
+def test_training_makes_the_better_of_a_group_more_likely(newborn_policy: Path) -> None:
     trainer, table = open_trainer(newborn_policy), training_batch(newborn_policy)
     data = flat_samples(table)
     before = trainer.score(data)
-    train_on(table, trainer, AlgorithmConfig(kl_coefficient=0), policy_version=0, seed=0)
+    train_on(table, trainer, objective(kl_coefficient=0), policy_version=0, seed=0)
     gains = [float(part.sum()) for part in np.split(trainer.score(data) - before, data.offsets_R[1:-1])]
     assert all(gains[i + 1] > gains[i] for i in range(0, 8, 2))
 
@@ -145,9 +155,9 @@ def test_what_every_step_measures(newborn_policy: Path) -> None:
     # On fresh data and unchanged weights every ratio is 1, nothing is clipped, and all tokens count in full.
     assert first["ratio_mean"] == pytest.approx(1, abs=1e-5) and first["ratio_max"] == pytest.approx(1, abs=1e-4)
     assert first["clip_share"] == 0 and first["ess_share"] == pytest.approx(1, abs=1e-5)
-    assert first["kl"] == pytest.approx(0, abs=1e-6)  # the window's reference is the policy itself
+    assert first["kl"] == pytest.approx(0, abs=1e-6)  # the reference is the policy itself
     assert first["entropy"] > 1 and first["grad_norm"] > 0.1
-    # Three steps with a high learning rate later they are apart.
+    # After three steps with a high learning rate they differ.
     assert last["ratio_max"] > 1.2 and last["clip_share"] > 0 and last["kl"] > 0.01
     assert 0 < last["ess_share"] < 0.99
 
@@ -156,7 +166,7 @@ def test_the_effective_sample_size_by_hand(newborn_policy: Path) -> None:
     # All tokens of one trajectory are half as likely as where they were sampled, all others as likely: with n of K
     # tokens at ratio 1/2, (sum of ratios)² / (K x sum of their squares).
     table = shifted(training_batch(newborn_policy), np.log(2) * (np.arange(8) == 7))
-    at_once = replace(TRAINING, minibatch_size=8)
+    at_once = TRAINING.replace(minibatch_size=8)
     trainer = Trainer(newborn_policy, at_once, temperature=1.0, schedule_steps=1)
     _, steps = train_on(table, trainer, ALGORITHM, policy_version=5, seed=0)
     n, K = 9, sum(2 + i for i in range(8))
@@ -174,7 +184,7 @@ def test_a_generator_of_other_weights_stops_the_run(newborn: Callable[[int], Pat
         "allowed: at most algorithm.max_mismatch = 0.02."
     )
     assert list(tmp_path.iterdir()) == []
-    allowed = AlgorithmConfig(max_mismatch=0.11)
+    allowed = objective(max_mismatch=0.11)
     found = mismatch(
         open_trainer(policy), training_batch(policy, versions=[3] * 8, shift=0.1), allowed, policy_version=3
     )
@@ -184,7 +194,7 @@ def test_a_generator_of_other_weights_stops_the_run(newborn: Callable[[int], Pat
 def test_trajectories_of_older_policies_are_allowed_to_differ(newborn_policy: Path) -> None:
     trainer, old = open_trainer(newborn_policy), training_batch(newborn_policy, versions=[2] * 8, shift=0.1)
     assert mismatch(trainer, old, ALGORITHM, policy_version=3) == {}
-    # In a mixed window the mean is over the fresh ones only; half of it is old and off by 0.1.
+    # In a mixed batch the mean is over the fresh ones only; half of it is old and differs by 0.1.
     mixed = pa.concat_tables([training_batch(newborn_policy, versions=[3] * 8), old])
     assert mismatch(trainer, mixed, ALGORITHM, policy_version=3)["train/mismatch_mean"] < 1e-6
 
@@ -211,7 +221,7 @@ def test_a_token_without_a_log_probability_is_dropped_and_counted(newborn_policy
     with_nan = replaced(table, "logprobs", [logprobs])
     without = replaced(table, "logprobs", [[0.0, 0.0, -0.1, 0.0, -0.2]])
     without = replaced(without, "loss_mask", [[False, False, True, False, True]])
-    algorithm = AlgorithmConfig(name=name)
+    algorithm = objective(name)
     found, expected = (
         train_on(rows, open_trainer(newborn_policy), algorithm, policy_version=5, seed=0)
         for rows in (with_nan, without)
@@ -226,7 +236,7 @@ def test_a_token_without_a_log_probability_is_dropped_and_counted(newborn_policy
         assert found[1][0]["loss"] == pytest.approx(-ratios.sum() * 0.5 / 2 + kl, rel=1e-4)
 
 
-def test_a_window_without_any_log_probability_stops_the_run(newborn: Callable[[int], Path], tmp_path: Path) -> None:
+def test_a_batch_without_any_log_probability_stops_the_run(newborn: Callable[[int], Path], tmp_path: Path) -> None:
     policy = newborn(3)
     before = digest(policy)
     with pytest.raises(ValueError) as caught:
@@ -254,48 +264,44 @@ def test_a_loss_that_is_not_finite_names_version_and_batch_and_writes_nothing(
     assert digest(policy) == before
 
 
-def test_a_trajectory_that_does_not_fit_is_refused_before_any_training(
+def test_a_trajectory_that_does_not_fit_is_refused_and_nothing_written(
     newborn: Callable[[int], Path], tmp_path: Path
 ) -> None:
     policy = newborn(3)
     table = training_batch(policy, versions=[3] * 8)
-    check_fits(table, 11)  # the longest has as many tokens
     for column, fill in (("token_ids", 5), ("loss_mask", False), ("logprobs", 0.0), ("reference_logprobs", 0.0)):
         *others, last = table[column].to_pylist()
         table = replaced(table, column, [*others, last + [fill] * 7])
     with pytest.raises(ValueError) as caught:
-        a_stage(table, policy, tmp_path, config=replace(CONFIG, training=replace(TRAINING, seq_len=17)))
-    assert str(caught.value) == (
-        "training.seq_len is 17; allowed: at least 18, the tokens of trajectory 00003-00003-1, which would not fit in "
-        "a row."
-    )
+        a_stage(table, policy, tmp_path, config=CONFIG.replace(training=TRAINING.replace(seq_len=17)))
+    assert str(caught.value) == "training.seq_len is 17; allowed: at least 18, the longest trajectory's tokens."
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dropped_trajectory_teaches_nothing(newborn_policy: Path) -> None:
-    # As `rollout.cut` = "drop" records it: no token to train on. The steps are those of a window without it.
+def test_a_dropped_trajectory_has_no_effect(newborn_policy: Path) -> None:
+    # As `rollout.truncated` = "drop" records it: no token to train on. The steps are those of a batch without it.
     table = training_batch(newborn_policy)
     masks = table["loss_mask"].to_pylist()
     dropped = replaced(table, "loss_mask", [*masks[:-1], [False] * len(masks[-1])])
     for name in LOSSES:
         one, other = (
-            train_on(rows, open_trainer(newborn_policy), AlgorithmConfig(name=name), policy_version=0, seed=0)[1]
+            train_on(rows, open_trainer(newborn_policy), objective(name), policy_version=0, seed=0)[1]
             for rows in (dropped, table.slice(0, 7))
         )
         assert one == other
 
 
-def test_with_the_correction_the_ratio_is_to_the_trainers_own_numbers(newborn_policy: Path) -> None:
-    # The generator says 0.1 nats too much of everything: e^-0.1 is what each token weighs, and the ratio starts at 1.
+def test_with_importance_sampling_the_ratio_is_to_the_trainers_log_probabilities(newborn_policy: Path) -> None:
+    # The generator's log-probabilities are 0.1 too high: each weight is e^-0.1, and the ratio starts at 1.
     table = training_batch(newborn_policy, versions=[2] * 8, shift=0.1)
     for level in ("token", "sequence"):
-        algorithm = AlgorithmConfig(importance_sampling="truncate", importance_sampling_level=level)
+        algorithm = objective(importance_sampling="truncate", importance_sampling_level=level)
         _, steps = train_on(table, open_trainer(newborn_policy), algorithm, policy_version=3, seed=0)
         assert steps[0]["ratio_mean"] == pytest.approx(np.exp(-0.1), rel=1e-4)  # to the generator, as always
         assert steps[0]["weight_capped_share"] == 0
         if level == "token":
             assert steps[0]["weight_mean"] == pytest.approx(np.exp(-0.1), rel=1e-4)
-    masked = AlgorithmConfig(
+    masked = objective(
         importance_sampling="mask", importance_sampling_cap=1.05, kl_coefficient=0
     )  # log 1.05 is below 0.1
     _, steps = train_on(table, open_trainer(newborn_policy), masked, policy_version=3, seed=0)
@@ -305,13 +311,13 @@ def test_with_the_correction_the_ratio_is_to_the_trainers_own_numbers(newborn_po
 
 def test_without_a_kl_no_reference_is_needed(newborn_policy: Path) -> None:
     table = training_batch(newborn_policy).drop(["reference_logprobs"])
-    free = AlgorithmConfig(kl_coefficient=0)
+    free = objective(kl_coefficient=0)
     metrics, _ = train_on(table, open_trainer(newborn_policy), free, policy_version=0, seed=0)
     assert metrics["train/steps"] == 4 and "train/kl" not in metrics
 
 
 def test_an_end_of_turn_that_is_also_the_padding_is_trained_on(newborn_policy: Path) -> None:
-    # Token 0 fills rows up. Here it is also how the replies end: good ones become likelier, bad ones less likely.
+    # Token 0 pads rows. Here it also ends the replies: that of good ones becomes more likely, that of bad ones less.
     table = training_batch(newborn_policy)
     tokens = [[*ids[:-1], 0] for ids in table["token_ids"].to_pylist()]
     masks = [[*[False] * (len(ids) - 1), True] for ids in tokens]  # nothing but the end is trained on
@@ -319,14 +325,14 @@ def test_an_end_of_turn_that_is_also_the_padding_is_trained_on(newborn_policy: P
     trainer, data = open_trainer(newborn_policy), flat_samples(table)
     before = trainer.score(data)
     table = replaced(table, "logprobs", np.split(before, data.offsets_R[1:-1]))
-    train_on(table, trainer, AlgorithmConfig(kl_coefficient=0), policy_version=0, seed=0)
+    train_on(table, trainer, objective(kl_coefficient=0), policy_version=0, seed=0)
     gains = (trainer.score(data) - before)[data.offsets_R[1:] - 1]
     assert data.loss_mask_N.sum() == 8
     assert all(gains[i + 1] > gains[i] for i in range(0, 8, 2))
 
 
 @pytest.mark.parametrize("empty", [lambda table: table.slice(0, 0), lambda table: gather([table, table], [])])
-def test_a_window_without_rows_takes_no_step(newborn_policy: Path, empty: Callable[[pa.Table], pa.Table]) -> None:
+def test_a_batch_without_rows_takes_no_step(newborn_policy: Path, empty: Callable[[pa.Table], pa.Table]) -> None:
     trainer = open_trainer(newborn_policy)
     before, rate = weights(trainer), trainer.learning_rate
     rows = empty(training_batch(newborn_policy))
@@ -336,11 +342,11 @@ def test_a_window_without_rows_takes_no_step(newborn_policy: Path, empty: Callab
     assert unchanged(trainer, before)
     assert metrics["train/steps"] == trainer.steps == 0
     assert "train/loss" not in metrics
-    assert trainer.learning_rate < rate  # the iteration counts all the same
+    assert trainer.learning_rate < rate  # the iteration still counts
 
 
 def two_stages(first: Path, folder: Path, tokens: tuple[str, str], **training: Any) -> Path:
-    config = replace(CONFIG, training=replace(TRAINING, **training))
+    config = CONFIG.replace(training=TRAINING.replace(**training))
     policy, state = first, None
     for version, token in enumerate(tokens):
         target, target_state = folder / f"policy-{version + 1}", folder / f"state-{version + 1}"
@@ -362,13 +368,13 @@ def two_stages(first: Path, folder: Path, tokens: tuple[str, str], **training: A
 
 @pytest.mark.parametrize("kept", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [LoraConfig(), LORA], ids=["all weights", "adapters"])
-def test_a_run_that_went_on_from_its_files_writes_the_same_bytes(
+def test_a_run_that_continued_from_its_files_writes_the_same_bytes(
     newborn: Callable[[int], Path], tmp_path: Path, lora: LoraConfig, kept: str
 ) -> None:
-    # A policy in bfloat16 is rounded, one with adapters has them merged: going on from it alone would differ.
+    # A policy in bfloat16 is rounded, and adapters are merged into it: to continue from the policy alone would differ.
     first = newborn(0) if kept == "float32" else in_bfloat16(newborn(0), tmp_path / "first")
-    in_one_go = two_stages(first, tmp_path / "one", ("a", "a"), lora=lora)  # the second finds the trainer of the first
-    from_files = two_stages(first, tmp_path / "two", ("b", "c"), lora=lora)  # no trainer of the run "c" is at hand
+    in_one_go = two_stages(first, tmp_path / "one", ("a", "a"), lora=lora)  # the second stage finds a warm trainer
+    from_files = two_stages(first, tmp_path / "two", ("b", "c"), lora=lora)  # there is no warm trainer of the run "c"
     one, two = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         for folder in (in_one_go, from_files)
@@ -386,7 +392,7 @@ def test_the_second_version_is_policy_0_with_an_adapter_of_its_own(tiny_policy: 
     adapters = [(folder / ADAPTER / "adapter_model.safetensors").read_bytes() for folder in (first, second)]
     assert adapters[0] != adapters[1]
     shutil.rmtree(second / ADAPTER)
-    assert read_manifest(second).version == 2  # the digest is that of the policy, whatever becomes of the adapter
+    assert read_manifest(second).version == 2  # the digest does not depend on the adapter
 
 
 def test_the_next_policy_names_its_parent(tiny_policy: Path, tmp_path: Path) -> None:
@@ -407,7 +413,7 @@ def test_the_next_policy_names_its_parent(tiny_policy: Path, tmp_path: Path) -> 
 def test_every_sampled_token_is_trained_on_at_most_reuse_times_epochs(
     stages: list[list[bool]], reuse: int, wanted: int, epochs: int, minibatch_size: int
 ) -> None:
-    # From the buffer to the packed rows: the tokens are numbered, a stage's groups say whether their rewards differ.
+    # From the buffer to the packed rows. Each token has its own number; `stages` say whether rewards of a group differ.
     numbers, batches, uses, counts = itertools.count(), [], {}, Counter()
     buffer = BufferConfig(max_age=2, reuse=reuse)
     training = TrainingConfig(epochs=epochs, minibatch_size=minibatch_size, seq_len=16)
@@ -458,7 +464,7 @@ def test_minibatches_are_of_whole_trajectories() -> None:
 def test_a_step_counts_a_trajectory_once_however_many_samples_it_is_in(newborn_policy: Path) -> None:
     table, sizes = training_batch(newborn_policy), []
 
-    def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
+    def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: StepTotals):
         sizes.append(size)
         return logprobs_K.sum(), {}
 

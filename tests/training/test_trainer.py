@@ -1,8 +1,7 @@
-"""Optimizer steps, the schedule, and a training that goes on where it was."""
+"""Optimizer steps, the schedule, and a training that continues from its state."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from objectives import objective
 from tasks.config import AlgorithmConfig, TrainingConfig
-from tasks.training.cold_start import imitation
-from tasks.training.losses.catalog import LOSSES
-from tasks.training.losses.tokens import SampledTokens, Totals
+from tasks.training.losses import LOSSES, SampledTokens, StepTotals, supervised_loss
 from tasks.training.packing import FlatSamples, flat_samples
 from tasks.training.rows import Rows
 from tasks.training.train import batch_loss
@@ -31,18 +29,18 @@ def trajectories() -> FlatSamples:
 
 
 class OneARow(Trainer):
-    """Trains without packing: each trajectory has a row of its own, filled up to the longest."""
+    """Trains without packing: each sample has its own row, padded to the longest."""
 
-    def plan(self, data: FlatSamples, members: Sequence[int]) -> list[list[int]]:
-        return [[r] for r in members]
+    def plan(self, data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:
+        return [[r] for r in samples]
 
 
 def trainer(policy: Path, *, layout: type[Trainer] = Trainer, schedule_steps: int = 10, **changes: float) -> Trainer:
-    return layout(policy, replace(CONFIG, **changes), temperature=1.0, schedule_steps=schedule_steps)
+    return layout(policy, CONFIG.replace(**changes), temperature=1.0, schedule_steps=schedule_steps)
 
 
 def imitate(of: Trainer, members: list[int]) -> dict[str, float]:
-    return of.step(trajectories(), members, imitation)
+    return of.step(trajectories(), members, supervised_loss)
 
 
 def weights(of: Trainer) -> dict[str, torch.Tensor]:
@@ -86,8 +84,9 @@ def test_a_step_in_parts_has_the_gradient_of_a_step_at_once(newborn_policy: Path
     torch.testing.assert_close(torch.cat(one), torch.cat(other), rtol=1e-4, atol=1e-7)
 
 
-ALGORITHMS = {name: AlgorithmConfig(name=name, entropy_coefficient=0.01) for name in LOSSES}
-ALGORITHMS["corrected"] = AlgorithmConfig(importance_sampling="truncate", importance_sampling_level="sequence")
+ALGORITHMS = {name: objective(name, entropy_coefficient=0.01) for name in LOSSES}
+TRUNCATED = objective(importance_sampling="truncate", importance_sampling_level="sequence")
+ALGORITHMS["importance sampling"] = TRUNCATED
 
 
 def training_batch(policy: Path, ids: str = "abcd") -> pa.Table:
@@ -115,7 +114,7 @@ def training_batch(policy: Path, ids: str = "abcd") -> pa.Table:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_sharing_prefixes_changes_neither_loss_nor_gradient(newborn_policy: Path, algorithm: AlgorithmConfig) -> None:
-    # Three games on one deck, three tokens of prompt, of which one goes on after the others; and one on another deck.
+    # Three trajectories with the same prompt of three tokens, and one with another prompt.
     table = training_batch(newborn_policy)
     prompt = [7, 8, 9]
     rows = table.to_pylist()
@@ -130,19 +129,19 @@ def test_sharing_prefixes_changes_neither_loss_nor_gradient(newborn_policy: Path
     other, other_gradient, other_passes = a_step(table, shared, [0, 1, 2, 3], algorithm)
     assert found == pytest.approx(other, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(gradient, other_gradient, rtol=1e-3, atol=1e-6)
-    assert passes != other_passes  # two copies of the prompt less
+    assert passes != other_passes  # two copies of the prompt fewer
 
 
 def a_step(
     table: pa.Table, of: Trainer, members: list[int], algorithm: AlgorithmConfig
 ) -> tuple[dict[str, float], torch.Tensor, list[tuple[int, ...]]]:
-    """What an optimizer step measured, its gradient, and the rows and tokens of each forward pass."""
+    """What an optimizer step measured, its gradient, and rows and columns of each microbatch."""
     data, gradient, passes = flat_samples(table), gradient_that_the_optimizer_sees(of), []
-    asked = batch_loss(table, data, of, algorithm)
+    inner = batch_loss(table, data, of, algorithm)
 
-    def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
+    def loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: StepTotals):
         passes.append(tuple(rows.token_ids_BT.shape))
-        return asked(logprobs_K, entropy_K, rows, size)
+        return inner(logprobs_K, entropy_K, rows, size)
 
     found = of.step(data, members, loss)
     return found, torch.cat(gradient), passes
@@ -157,11 +156,11 @@ def test_packing_changes_neither_loss_nor_gradient(newborn_policy: Path, name: s
     assert packed[0] == pytest.approx(unpacked[0], rel=1e-5, abs=1e-6)
     assert (packed[1] - unpacked[1]).abs().max() <= 1e-5
     assert packed[1].abs().max() > 0.1 and packed[0]["grad_norm"] > 1
-    assert 0 < packed[0]["clip_share"] < 1 or name == "corrected"  # whose ratio starts at 1
+    assert 0 < packed[0]["clip_share"] < 1 or name == "importance sampling"  # its ratio starts at 1
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_and_nine_sampled_tokens_count_the_same_at_once_and_in_two_parts(newborn_policy: Path, name: str) -> None:
+def test_one_and_nine_tokens_count_the_same_in_one_and_in_two_microbatches(newborn_policy: Path, name: str) -> None:
     table = training_batch(newborn_policy)
     assert flat_samples(table).sampled_R[:2].tolist() == [1, 9]
     at_once = a_step(table, trainer(newborn_policy, max_norm=1e6), [0, 1], ALGORITHMS[name])
@@ -173,28 +172,29 @@ def test_one_and_nine_sampled_tokens_count_the_same_at_once_and_in_two_parts(new
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_samples_of_a_trajectory_may_lie_in_different_forward_passes(newborn_policy: Path, name: str) -> None:
+def test_the_samples_of_a_trajectory_may_be_in_different_microbatches(newborn_policy: Path, name: str) -> None:
     table, of = training_batch(newborn_policy, ids="abab"), [trainer(newborn_policy, max_norm=1e6)]
     of.append(trainer(newborn_policy, max_norm=1e6, layout=OneARow, rows=1))
     at_once, in_parts = (a_step(table, one, [0, 1, 2, 3], ALGORITHMS[name]) for one in of)
     assert (at_once[2], in_parts[2]) == ([(1, 2 + 10 + 5 + 7)], [(1, 2), (1, 10), (1, 5), (1, 7)])
     assert at_once[0] == pytest.approx(in_parts[0], rel=1e-5, abs=1e-6)
     assert (at_once[1] - in_parts[1]).abs().max() <= 1e-5
-    # It matters whose samples they are where a trajectory is what counts, and nowhere else.
+    # The trajectory of a sample matters only where a loss counts trajectories.
     apart = a_step(
         training_batch(newborn_policy), trainer(newborn_policy, max_norm=1e6), [0, 1, 2, 3], ALGORITHMS[name]
     )
-    assert (abs(at_once[0]["loss"] - apart[0]["loss"]) > 1e-3) == (name in ("dr_grpo", "gspo", "corrected"))
+    assert (abs(at_once[0]["loss"] - apart[0]["loss"]) > 1e-3) == (name in ("dr_grpo", "gspo", "importance sampling"))
 
 
-def test_the_correction_of_a_sequence_is_the_product_over_all_samples_of_a_trajectory(newborn_policy: Path) -> None:
+def test_the_importance_weight_of_a_sequence_is_the_product_over_a_trajectory(newborn_policy: Path) -> None:
     table = training_batch(newborn_policy, ids="abca")
     data, of = flat_samples(table), trainer(newborn_policy)
     log_w = np.split(of.score(data) - np.concatenate(table["logprobs"].to_pylist()), data.offsets_R[1:-1])
     a, b, c = (sum(float(log_w[r].sum()) for r in rows) for rows in ([0, 3], [1], [2]))
     wanted = np.minimum(2, np.exp([a, b, c, a]))  # of each sample's tokens, of which there are 1, 9, 4 and 6
-    assert min(np.exp([b, c])) > 2 and np.exp(a) < 1 < np.exp(log_w[0].sum())  # by itself the first weighs more
-    found, _, _ = a_step(table, of, [0, 1, 2, 3], ALGORITHMS["corrected"])
+    first = float(log_w[0].sum())  # of the first sample alone: a larger weight than that of its trajectory
+    assert min(np.exp([b, c])) > 2 and np.exp(a) < 1 < np.exp(first)
+    found, _, _ = a_step(table, of, [0, 1, 2, 3], TRUNCATED)
     assert found["weight_mean"] == pytest.approx(float(wanted @ [1, 9, 4, 6]) / 20, rel=1e-4)
 
 
@@ -203,15 +203,15 @@ def test_the_loss_of_a_step_is_the_mean_over_all_its_sampled_tokens(newborn_poli
     assert imitate(trainer(newborn_policy), [0, 1])["loss"] == pytest.approx(-scores[:12].sum() / 10, rel=1e-5)
 
 
-def test_a_loss_that_is_not_finite_leaves_no_trace(tiny_policy: Path) -> None:
+def test_a_loss_that_is_not_finite_changes_nothing(tiny_policy: Path) -> None:
     spoilt, clean = trainer(tiny_policy), trainer(tiny_policy)
     imitate(spoilt, [2])
     imitate(clean, [2])
 
-    def broken(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
+    def broken(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: StepTotals):
         return logprobs_K.sum() * math.nan, {}
 
-    def steep(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: Totals):
+    def steep(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, rows: Rows, size: StepTotals):
         return (logprobs_K - logprobs_K.detach()).abs().sqrt().sum(), {}  # 0, with an infinite slope
 
     with pytest.raises(FloatingPointError, match="loss is nan"):
@@ -222,7 +222,7 @@ def test_a_loss_that_is_not_finite_leaves_no_trace(tiny_policy: Path) -> None:
     assert spoilt.steps == 1
     imitate(spoilt, [3])
     imitate(clean, [3])
-    assert the_same(weights(spoilt), weights(clean))  # nor did the optimizer take anything in
+    assert the_same(weights(spoilt), weights(clean))  # the optimizer's moments are unchanged too
 
 
 def test_the_same_steps_give_the_same_weights_to_the_last_bit(tiny_policy: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_same_steps_give_the_same_weights_to_the_last_bit(tiny_policy: Path)
     assert not the_same(weights(first), weights(other))
 
 
-def test_a_loaded_state_goes_on_as_if_nothing_had_happened(tiny_policy: Path, tmp_path: Path) -> None:
+def test_a_loaded_state_continues_bit_for_bit(tiny_policy: Path, tmp_path: Path) -> None:
     before = trainer(tiny_policy, warmup_iterations=3)
     for members in ([0, 1], [2, 3]):
         imitate(before, members)
@@ -255,8 +255,8 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_happened(tiny_policy: Path, tm
     assert not the_same(weights(after), at_the_save)
 
 
-def test_a_policy_without_its_state_would_not_go_on_the_same(tiny_policy: Path, tmp_path: Path) -> None:
-    # What the state holds beside the weights matters: Adam's moments.
+def test_a_policy_without_its_state_continues_differently(tiny_policy: Path, tmp_path: Path) -> None:
+    # The state also has Adam's moments.
     before = trainer(tiny_policy)
     imitate(before, [0, 1])
     exported = tmp_path / "policy"
@@ -277,7 +277,7 @@ def test_the_learning_rate_follows_the_run_and_not_the_optimizer_steps(tiny_poli
             imitate(run, [0])
         rates.append(run.learning_rate)
         run.schedule.step()
-    # two warm up, one stays; of the three steps down from 1 to 0.1 the last would be the sixth iteration's
+    # two warm-up steps, one constant; of three steps down from 1 to 0.1 the last would be the sixth iteration's
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.07, 0.04])
 
 
@@ -291,7 +291,7 @@ def test_the_temperature_divides_the_logits(tiny_policy: Path) -> None:
     hot = Trainer(tiny_policy, CONFIG, temperature=1e6, schedule_steps=1).score(trajectories())
     mask = trajectories().loss_mask_N
     vocabulary = weights(trainer(tiny_policy))["lm_head.weight"].shape[0]
-    assert hot[mask] == pytest.approx(-math.log(vocabulary), abs=1e-4)  # every token as likely as any other
+    assert hot[mask] == pytest.approx(-math.log(vocabulary), abs=1e-4)  # all tokens are equally likely
     assert np.median(cold[mask]) < -100
 
 
@@ -339,10 +339,10 @@ def test_log_probabilities_at_a_temperature_by_hand_and_by_vllm() -> None:
         entropy_K=entropy_K,
         generator_logprobs_K=generator_K,
         old_logprobs_K=generator_K,
-        weights_K=torch.ones(3),
+        importance_weights_K=torch.ones(3),
         reference_logprobs_K=None,
         advantages_K=torch.ones(3),
         sample_K=torch.arange(3),
         trajectory_tokens_K=torch.ones(3),
     )
-    assert tokens.ratio_K.tolist() == [1, 1, 1]  # whichever of the three was sampled
+    assert tokens.ratio_K.tolist() == [1, 1, 1]  # for each of the three as the sampled one

@@ -14,7 +14,7 @@ from checkpoints import SHAPES, by_torchtitan, by_transformers, in_bfloat16, mak
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint, digest
 from tasks.policy.weights import INDEX, stored_tensors, weights_dtype
-from tasks.training.cold_start import imitation
+from tasks.training.losses import supervised_loss
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 from tasks.training.weights import export_weights
@@ -114,7 +114,7 @@ def test_a_bfloat16_policy_is_trained_in_float32_and_rounded_once(plain: Path, t
     start = {name: weight.full_tensor().clone() for name, weight in trainer.model.state_dict().items()}
     data = FlatSamples(np.array([0, 40]), np.random.default_rng(0).integers(3, 300, 40), np.arange(40) > 0)
     for _ in range(3):
-        trainer.step(data, [0], imitation)
+        trainer.step(data, [0], supervised_loss)
     norm = "layers.0.attention_norm.weight"
     moved = (trainer.model.state_dict()[norm].full_tensor() - start[norm]).abs()
     assert {weight.dtype for weight in start.values()} == {torch.float32}
