@@ -12,6 +12,7 @@ import pytest
 
 from checkpoints import make_checkpoint
 from tasks.config import GrpoConfig, LoraConfig, RolloutConfig, TrainingConfig
+from tasks.environments.catalog import get_environment
 from tasks.policy import machine
 from tasks.policy.memory import (
     GIB,
@@ -121,8 +122,13 @@ def test_bytes_of_a_generator() -> None:
     assert too_large.resident == pytest.approx((1_543_714_304 + 151936 * 1536) * 2 / 0.1)  # more than the 20 GiB
 
 
+def settings(**given: dict) -> GrpoConfig:
+    """With the defaults of BlackJack, whose replies have four tokens at most."""
+    return GrpoConfig.from_dict(given).resolved(get_environment("blackjack").defaults)
+
+
 def test_a_run_is_the_sum_of_what_rests_and_of_the_most_that_works() -> None:
-    config = GrpoConfig()
+    config = settings()
     roles = {
         "training": training_role(QWEN25, config.training, 4),
         "generator": generator_role(QWEN25, config.rollout),
@@ -131,12 +137,12 @@ def test_a_run_is_the_sum_of_what_rests_and_of_the_most_that_works() -> None:
     found = expected(QWEN25, config)
     assert {name: found[name] for name in roles} == {name: role.resident for name, role in roles.items()}
     assert found["working"] == roles["training"].working
-    without = GrpoConfig.from_dict({"algorithm": {"kl_coefficient": 0}})
+    without = settings(algorithm={"kl_coefficient": 0})
     assert expected(QWEN25, without).keys() == {"training", "generator", "libraries", "working"}
 
 
 def test_ranks_share_a_machine_without_gpus_and_have_one_each_with() -> None:
-    config = GrpoConfig.from_dict({"training": {"ranks": 4}})
+    config = settings(training={"ranks": 4})
     rank = training_role(QWEN25, config.training, 4, ranks=4)
     assert expected(QWEN25, config)["training"] == 4 * rank.resident
     assert expected(QWEN25, config)["working"] == 4 * rank.working
@@ -155,7 +161,7 @@ def make_room(monkeypatch: pytest.MonkeyPatch, folder: Path, left: int) -> None:
 
 def test_qwen_in_float32_is_refused_on_a_machine_of_16_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_room(monkeypatch, tmp_path, 16 * GIB)
-    config = GrpoConfig.from_dict({"rollout": {"kv_cache_gib": 2}})
+    config = settings(rollout={"kv_cache_gib": 2})
     with pytest.raises(ValueError) as caught:
         check_memory(QWEN25, "Qwen/Qwen2.5-1.5B", config, lag=0, here=True)
     sentence = str(caught.value)
@@ -205,13 +211,16 @@ def test_a_stage_that_opens_its_part_asks_for_that_alone(
     assert warm.resume(tiny_policy, tiny_policy, config, **options) is trained
 
 
-def test_an_attention_cache_too_small_for_the_longest_conversation() -> None:
+def test_an_attention_cache_too_small_for_the_longest_episode() -> None:
     # 28 blocks, k and v of two heads of 128 in float32: 56 KiB a token, 1.75 GiB for 32768 of them.
+    longest = RolloutConfig(max_episode_tokens=32768)
     with pytest.raises(ValueError, match=r"^rollout.kv_cache_gib is 1; allowed: 2 or more, as vLLM wants .* 32768\.$"):
-        machine.check_cache(QWEN25, RolloutConfig(kv_cache_gib=1), gpu=0)
-    machine.check_cache(QWEN25, RolloutConfig(kv_cache_gib=2), gpu=0)
-    machine.check_cache(QWEN25, RolloutConfig(kv_cache_gib=1, dtype="bfloat16"), gpu=0)
-    machine.check_cache(QWEN25, RolloutConfig(kv_cache_gib=1), gpu=80 * GIB)
+        machine.check_cache(QWEN25, longest, gpu=0)
+    machine.check_cache(QWEN25, longest.replace(kv_cache_gib=2), gpu=0)
+    machine.check_cache(QWEN25, longest.replace(dtype="bfloat16"), gpu=0)
+    machine.check_cache(QWEN25, longest, gpu=80 * GIB)
+    # What the policy could read is no matter, if no episode is so long.
+    machine.check_cache(QWEN25, longest.replace(max_episode_tokens=16384), gpu=0)
 
 
 @pytest.mark.parametrize(
