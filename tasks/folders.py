@@ -54,7 +54,7 @@ def atomic_directory(target: Path) -> Iterator[Path]:
         yield new
         new.chmod(0o755)  # mkdtemp makes it private
         if not _exchange(new, target):
-            old = new.with_name(new.name.replace(".new-", ".old-"))
+            old = target.with_name(f".{target.name}.old-{new.name.rpartition('.new-')[2]}")
             if target.exists():
                 os.rename(target, old)
             os.rename(new, target)

@@ -1,8 +1,10 @@
 """What the Flyte tasks of all stages share: their folders, their metrics, and an MLflow run that says why it failed.
 
-with stage(run, "score_reference", step=iteration) as s:
-    …
-    s.result, s.metrics, s.carried, s.sources = folder, metrics, read_metrics(source), [source]
+    with stage(run, "score_reference", step=iteration) as s:
+        …
+        s.result, s.metrics, s.carried, s.sources = folder, metrics, read_metrics(source), [source]
+
+What the block sets is written when it ends without an error.
 """
 
 import contextlib
@@ -42,7 +44,7 @@ class Stage:
 
     name: str
     began: float = field(default_factory=time.perf_counter)
-    result: Path | None = None
+    result: Path | None = None  # the folder that it wrote
     metrics: dict[str, float] = field(default_factory=dict)
     carried: Mapping[str, float] = field(default_factory=dict)  # of the stages before, for those after; not logged
     sources: Sequence[Path] = ()  # folders whose pending MLflow records this stage sends, or keeps with its own
@@ -82,7 +84,7 @@ stage_context = stage
 
 
 def _mark_failed(run: Run, error: BaseException) -> None:
-    with contextlib.suppress(Exception):  # the error itself matters more than one of the tracking server
+    with contextlib.suppress(Exception):  # this error matters more than one of the tracking server
         mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, _reason(error))
 
 
@@ -154,20 +156,20 @@ def read_metrics(folder: Path) -> dict[str, float]:
     return json.loads((folder / METRICS).read_text())
 
 
-def show_iteration(run: Run, iterations: int, version: int, metrics: Mapping[str, float]) -> None:
+def show_iteration(run: Run, version: int, metrics: Mapping[str, float]) -> None:
     """Print the console's line for the iteration that made policy `version`."""
     evaluated = last_evaluation(run, version)
     seconds = metrics["time/iteration_s"]
     console.iteration_line(
         version=version,
-        iterations=iterations,
+        iterations=run.iterations,
         reward=metrics["rollout/raw_reward"],
         evaluated=evaluated and (evaluated[0], evaluated[1]["reward"]["mean"]),
         kl=metrics.get("train/kl", 0.0),
         entropy=metrics.get("train/entropy", 0.0),
         episodes_per_second=metrics["rollout/episodes_per_s"],
         seconds=seconds,
-        seconds_left=console.pace.seconds_left(version, iterations, seconds),
+        seconds_left=console.pace.seconds_left(version, run.iterations, seconds),
     )
 
 

@@ -83,7 +83,6 @@ def iterate(
             run=run,
             config=config,
             training=training,
-            iterations=iterations,
             training_batch=training_batch,
             batches=batches,
             policy=policies[-1],

@@ -31,7 +31,6 @@ def train(
     run: Run,
     config: GrpoConfig,
     training: TrainingConfig,
-    iterations: int,
     training_batch: TrainingBatch,
     batches: list[FlyteDirectory],
     policy: FlyteDirectory,
@@ -65,9 +64,7 @@ def train(
                 Path(sampler.download()),
                 Path(state.download()) if state else None,
                 config.replace(training=training),
-                run_token=run.token,
-                seed=run.seed,
-                iterations=iterations,
+                run,
                 target=target,
                 target_state=target_state,
                 progress=progress,
@@ -80,7 +77,7 @@ def train(
             carry_on(before, target, tables[-1], {**sampled, **s.metrics}, iteration)
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
             record_training(run, target, source_of(policy), trained_on, training_batch.group_ids)
-            show_iteration(run, iterations, iteration + 1, {**sampled, **s.metrics})
+            show_iteration(run, iteration + 1, {**sampled, **s.metrics})
     leave()
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(target_state)))
 

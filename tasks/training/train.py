@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from tasks.config import AlgorithmConfig, GrpoConfig, TrainingConfig
+from tasks.config import AlgorithmConfig, GrpoConfig, Run, TrainingConfig
 from tasks.policy.checkpoint import read_manifest, write_manifest
 from tasks.progress import ProgressCallback, no_progress
 from tasks.training.batch import batch_loss, batch_names, mismatch, trainable
@@ -33,10 +33,8 @@ def next_policy(
     sampler: Path,
     state: Path | None,
     config: GrpoConfig,
+    run: Run,
     *,
-    run_token: str,
-    seed: int,
-    iterations: int,
     target: Path,
     target_state: Path,
     progress: ProgressCallback = no_progress,
@@ -47,23 +45,16 @@ def next_policy(
     of the stage before, None for the first stage. Nothing is written when the training fails. `progress` is called
     after each optimizer step. All ranks call this function; their results are equal, except for the seconds.
     """
-    manifest, sampled_by, temperature = read_manifest(policy), read_manifest(sampler), config.rollout.temperature
-    trainer = scorer = resume(
-        policy,
-        state,
-        config.training,
-        run_token=run_token,
-        seed=seed,
-        temperature=temperature,
-        iterations=iterations,
-    )
+    manifest, sampled_by = read_manifest(policy), read_manifest(sampler)
+    trainer = scorer = resume(policy, state, config, run)
     if sampled_by.digest != manifest.digest:
-        scorer = Trainer(sampler, for_scoring(config.training), temperature=temperature, schedule_steps=1)
+        settings = for_scoring(config.training)
+        scorer = Trainer(sampler, settings, temperature=config.rollout.temperature, schedule_steps=1)
     started = time.perf_counter()
     metrics = mismatch(scorer, training_batch, config.algorithm, policy_version=sampled_by.version)
     del scorer
     measured, steps = train_on(
-        training_batch, trainer, config.algorithm, policy_version=manifest.version, seed=seed, progress=progress
+        training_batch, trainer, config.algorithm, policy_version=manifest.version, seed=run.seed, progress=progress
     )
     metrics |= {**measured, "time/train_s": time.perf_counter() - started}
     with atomic_directory_of_ranks(target_state) as folder:
@@ -74,7 +65,7 @@ def next_policy(
             if steps:
                 pa_csv.write_csv(pa.Table.from_pylist(steps), folder / STEPS)
             written = write_manifest(folder, manifest.version + 1, manifest.digest)
-            keep_warm(trainer, run_token, written.digest)
+            keep_warm(trainer, run, written.digest)
     return metrics
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.config import LoraConfig, TrainingConfig
+from tasks.config import GrpoConfig, LoraConfig, Run, TrainingConfig
 from tasks.policy import machine
 from tasks.policy.checkpoint import read_manifest
 from tasks.training.trainer import Trainer
@@ -27,33 +27,25 @@ def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> 
     return _scorers[key]
 
 
-def resume(
-    policy: Path,
-    state: Path | None,
-    config: TrainingConfig,
-    *,
-    run_token: str,
-    seed: int,
-    temperature: float,
-    iterations: int,
-) -> Trainer:
+def resume(policy: Path, state: Path | None, config: GrpoConfig, run: Run) -> Trainer:
     """The trainer that made `policy`, if this process keeps it warm; else a new one, with `state` if there is one.
 
     The state has the weights in float32 and separate from their adapters; the policy has them in its own precision and
     merged, so they are loaded from the state. The warm trainer is removed from the cache, so that it is never used
     again when its stage fails.
     """
-    trainer = _warm.pop(f"{run_token} {read_manifest(policy).digest}", None)
+    trainer = _warm.pop(f"{run.token} {read_manifest(policy).digest}", None)
     _warm.clear()
     if trainer is not None and state is not None:
         return trainer
-    machine.check_trainer(policy, config)
-    trainer = Trainer(policy, config, temperature=temperature, schedule_steps=iterations, seed=seed)
+    machine.check_trainer(policy, config.training)
+    temperature = config.rollout.temperature
+    trainer = Trainer(policy, config.training, temperature=temperature, schedule_steps=run.iterations, seed=run.seed)
     if state is not None:
         trainer.load_state(state)
     return trainer
 
 
-def keep_warm(trainer: Trainer, run_token: str, digest: str) -> None:
+def keep_warm(trainer: Trainer, run: Run, digest: str) -> None:
     """Keep `trainer` for the stage that trains the policy with this digest, which `trainer` just wrote."""
-    _warm[f"{run_token} {digest}"] = trainer
+    _warm[f"{run.token} {digest}"] = trainer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from checkpoints import make_checkpoint
-from tasks.config import GrpoConfig, LoraConfig, RolloutConfig, TrainingConfig
+from tasks.config import GrpoConfig, LoraConfig, RolloutConfig, Run, TrainingConfig
 from tasks.environments.catalog import get_environment
 from tasks.policy import machine
 from tasks.policy.memory import (
@@ -192,11 +192,12 @@ def test_a_stage_that_opens_its_part_asks_for_that_alone(
     monkeypatch.setattr(warm, "_warm", {})
     monkeypatch.setattr(warm, "_scorers", {})
     make_room(monkeypatch, tmp_path, 1_000_000)
-    config, options = TrainingConfig(), {"run_token": "6f9c", "seed": 0, "temperature": 1.0, "iterations": 1}
+    config, elsewhere = TrainingConfig(), dict.fromkeys(("environment", "environment_url", "mlflow_run_id"), "")
+    run = Run.from_dict({"name": "monday", "token": "6f9c", "seed": 0, "tracking_uri": "", **elsewhere})
     for role, open_it in (
         ("generator", lambda: engine.open_engine(tiny_policy, RolloutConfig())),
         ("reference", lambda: warm.open_scorer(tiny_policy, config, temperature=1.0)),
-        ("training", lambda: warm.resume(tiny_policy, None, config, **options)),
+        ("training", lambda: warm.resume(tiny_policy, None, GrpoConfig(), run)),
     ):
         with pytest.raises(
             ValueError, match=rf'^policy is "{tiny_policy}", which takes .* of memory \({role} [0-9.]+\)'
@@ -204,11 +205,11 @@ def test_a_stage_that_opens_its_part_asks_for_that_alone(
             open_it()
     make_room(monkeypatch, tmp_path, GIB)
     scorer = warm.open_scorer(tiny_policy, config, temperature=1.0)
-    trained = warm.resume(tiny_policy, None, config, **options)
-    warm.keep_warm(trained, "6f9c", warm.read_manifest(tiny_policy).digest)
+    trained = warm.resume(tiny_policy, None, GrpoConfig(), run)
+    warm.keep_warm(trained, run, warm.read_manifest(tiny_policy).digest)
     make_room(monkeypatch, tmp_path, 0)
     assert warm.open_scorer(tiny_policy, config, temperature=1.0) is scorer  # warm: there is nothing to ask for
-    assert warm.resume(tiny_policy, tiny_policy, config, **options) is trained
+    assert warm.resume(tiny_policy, tiny_policy, GrpoConfig(), run) is trained
 
 
 def test_an_attention_cache_too_small_for_the_longest_episode() -> None:

@@ -98,8 +98,9 @@ def reply(content: str) -> dict[str, str]:
 def test_an_environment_without_demonstrations_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mutes").mkdir()
     (tmp_path / "mutes" / "mute.py").write_text(
-        "from tasks.environments.interface import EnvironmentSpec\n"
-        "SPEC = EnvironmentSpec(name='mute', task=lambda split, index: None, make=lambda url: None)\n"
+        "from dataclasses import replace\n"
+        "from tasks.environments.blackjack.spec import blackjack\n"
+        "SPEC = replace(blackjack(), demonstrations=None)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError) as caught:

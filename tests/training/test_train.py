@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from checkpoints import by_peft, in_bfloat16
 from objectives import objective
 from tasks.buffer.selection import gather, select_groups
-from tasks.config import BufferConfig, GrpoConfig, LoraConfig, TrainingConfig
+from tasks.config import BufferConfig, GrpoConfig, LoraConfig, Run, TrainingConfig
 from tasks.policy.checkpoint import digest, read_manifest
 from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
 from tasks.training.batch import mismatch, trainable
@@ -40,6 +40,12 @@ CONFIG = GrpoConfig.from_dict(
     }
 )
 LORA = LoraConfig(rank=4, alpha=16.0)
+
+
+def run(token: str, iterations: int) -> Run:
+    """As much of a run as a training needs to know."""
+    elsewhere = {"environment": "blackjack", "environment_url": "", "mlflow_run_id": "", "tracking_uri": ""}
+    return Run.from_dict({"name": "monday", "token": token, "seed": 0, "iterations": iterations, **elsewhere})
 
 
 def open_trainer(policy: Path) -> Trainer:
@@ -109,9 +115,7 @@ def a_stage(
         sampler or policy,
         None,
         config,
-        run_token=str(folder),
-        seed=0,
-        iterations=2,
+        run(str(folder), iterations=2),
         target=folder / "policy",
         target_state=folder / "state",
     )
@@ -356,9 +360,7 @@ def two_stages(first: Path, folder: Path, tokens: tuple[str, str], **training: A
             policy,
             state,
             config,
-            run_token=token,
-            seed=0,
-            iterations=3,
+            run(token, iterations=3),
             target=target,
             target_state=target_state,
         )
