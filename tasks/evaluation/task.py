@@ -89,7 +89,7 @@ def evaluate_once(
 
     EvaluationConfig(tasks=tasks, seed=seed)
     (source,) = _opened({"policy": policy}, environment, environment_url)
-    name = f"{read_manifest(source).digest[:12]}-{tasks}-{seed}"
+    name = f"{read_manifest(source).digest[:12]}-{environment}-{tasks}-{seed}"
     folder = (RUNS / "evaluations" / name).absolute()
     with console.bar("evaluation", "episodes") as progress:
         found = evaluate_into(folder, source, config, TaskSet(environment, tasks, seed, environment_url), progress)
@@ -113,7 +113,7 @@ def compare_once(
     check_tasks(tasks, seed)
     first, second = _opened({"policy": policy, "other": other}, environment, environment_url)
     digests = "-".join(read_manifest(folder).digest[:12] for folder in (first, second))
-    folder = (RUNS / "comparisons" / f"{digests}-{tasks}-{seed}").absolute()
+    folder = (RUNS / "comparisons" / f"{digests}-{environment}-{tasks}-{seed}").absolute()
     task_set = TaskSet(environment, tasks, seed, environment_url)
     found = compare_into(folder, first, second, config, task_set)
     below = {"difference": found.in_words, "details": shown(folder)}
