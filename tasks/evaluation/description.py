@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from tasks.config import Run
 from tasks.environments.interface import EnvironmentSpec
+from tasks.evaluation.origin import Origin
 from tasks.evaluation.records import Evaluation
-from tasks.evaluation.settings import Origin, changed_settings
 from tasks.evaluation.table import REWARD, cell, display_name, headline_text, headlines
 from tasks.policy.checkpoint import Manifest
 
@@ -51,8 +51,8 @@ def command(run: Run, origin: Origin) -> str:
     for name in INPUTS:
         if origin.parameters.get(name):
             line += [f"--{name}", origin.parameters[name]]
-    if changed := changed_settings(run, origin):
-        line += ["--config", json.dumps(changed)]
+    if given := run.given.to_dict():
+        line += ["--config", json.dumps(given)]
     return shlex.join(line)
 
 

@@ -15,10 +15,10 @@ from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.description import description
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
+from tasks.evaluation.origin import origin_of
 from tasks.evaluation.page import Picture, evaluation_page, report_page
 from tasks.evaluation.pictures import DARK, LIGHT, Theme, distributions, learning_curve, png, save, stage_times
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
-from tasks.evaluation.settings import origin_of
 from tasks.evaluation.table import display_name, headline_text, headlines, results_table
 from tasks.folders import atomic_directory, run_folder, shown
 from tasks.history import Iteration, episodes_before, read_history
@@ -116,6 +116,7 @@ def draw(
     points = list(zip(played, (evaluation.reward for evaluation in evaluations), strict=True))
     baselines = {display_name(name): results.reward.mean for name, results in last.baselines.items()}
     note = f"policy {last.policy_version}: {headline_text(headlines(spec), last, ', ')}"
+    own = f"{run.name}: policy {last.policy_version}"
     named: dict[str, tuple[str, Callable[[Theme], Figure]]] = {
         "learning_curve": (
             "Expected reward against episodes played: test tasks with their 95 % band, the episodes of the training"
@@ -130,12 +131,6 @@ def draw(
             "Seconds of each iteration by stage, evaluations left out.",
             partial(stage_times, history, "Where the time goes"),
         ),
-        **{
-            figure.name: (
-                figure.caption,
-                partial(figure.draw, last.details, f"{run.name}: policy {last.policy_version}"),
-            )
-            for figure in spec.figures
-        },
+        **{figure.name: (figure.caption, partial(figure.draw, last.details, own)) for figure in spec.figures},
     }
     return {name: Picture(alt, png(make(LIGHT)), png(make(DARK))) for name, (alt, make) in named.items()}
