@@ -43,8 +43,8 @@ def report_page(
     origin: Origin | None,
     ended: float,
 ) -> str:
-    """The page of a whole run. `played` are the episodes before each of the evaluations; `origin` is None where MLflow
-    did not answer: then the page says less of where the run comes from."""
+    """The page of a whole run. `played` are the episodes before each of the evaluations. `origin` is None where MLflow
+    did not answer: then the page has no commit, versions and inputs."""
     first, last = evaluations[0], evaluations[-1]
     ends = {f"before (policy {first.policy_version})": first, f"after (policy {last.policy_version})": last}
     columns, rows = results_table(spec, ends, last.baselines)

@@ -69,7 +69,7 @@ def learning_curve(
     """Reward on test tasks against episodes played, with its 95 % band, and the sampled reward of the training.
 
     `points` hold (episodes played, reward) of each evaluation, `baselines` mean rewards, `{"random": -0.39}`; `note`
-    says in words what came out. Where more than SEEN of an iteration's episodes were invalid or truncated, a panel
+    is the result in words. Where more than SEEN of an iteration's episodes were invalid or truncated, a panel
     below has their share.
     """
     trained = [iteration.played / 1000 for iteration in history]
