@@ -1,4 +1,4 @@
-"""What each iteration leaves for the report: one line of JSON, copied on from policy to policy.
+"""What each iteration leaves for the report: one line of JSON, copied from policy to policy.
 
     policies/00007/_history.jsonl = policies/00006/_history.jsonl + the line of iteration 6
 

@@ -7,7 +7,7 @@ pyflyte run workflows/evaluation.py compare --policy models:/NAME@challenger --o
 from flytekit import workflow
 from flytekit.types.directory import FlyteDirectory
 
-from tasks.config import RolloutConfig
+from tasks.config import DEFAULT_ENVIRONMENT, RolloutConfig
 from tasks.evaluation.task import compare_once, evaluate_once
 
 
@@ -16,7 +16,7 @@ def evaluate(
     policy: str,
     tasks: int = 4096,
     seed: int = 0,
-    environment: str = "blackjack",
+    environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
     config: RolloutConfig = RolloutConfig(),
 ) -> FlyteDirectory:
@@ -51,7 +51,7 @@ def compare(
     other: str,
     tasks: int = 0,
     seed: int = 0,
-    environment: str = "blackjack",
+    environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
     config: RolloutConfig = RolloutConfig(),
 ) -> FlyteDirectory:

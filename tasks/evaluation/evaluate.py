@@ -28,7 +28,7 @@ EXAMPLES = 8  # outcomes at most of which an episode is kept
 
 @dataclass(frozen=True)
 class TaskSet:
-    """Which test tasks are played, and where. Example: `TaskSet("blackjack", tasks=8192, seed=0)`."""
+    """Which test tasks are played, and where. Example: `TaskSet("calculator", tasks=2048, seed=0)`."""
 
     environment: str
     tasks: int  # or fewer, where the environment has no more
@@ -81,7 +81,7 @@ def evaluate_policy(
     """Play test tasks greedily, the first ones also at the rollout's temperature: once, and several times for pass@k
     where rewards are from 0 to 1.
 
-    `progress` is told of the episodes that have ended. Raises RuntimeError when too many end in an error.
+    `progress` is called with each episode that ends. Raises RuntimeError when too many end in an error.
     """
     spec = task_set.spec(rollout)
     tasks = task_set.choose(spec)

@@ -73,7 +73,7 @@ def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[str, float]:
     """For each k the chance that at least one of k samples of a task is solved, its reward 1; mean over the tasks.
 
     Of n samples of a task c are solved: 1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al.,
-    arXiv:2107.03374. A task with fewer than k samples says nothing of this k.
+    arXiv:2107.03374. A task with fewer than k samples is left out of the mean for this k.
     """
     solved: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:

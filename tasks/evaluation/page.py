@@ -4,17 +4,17 @@ The text is in page.html.jinja, with a light and a dark theme. Addresses, and pa
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path, PurePath
 from typing import Any
 
-from tasks.config import Run
+from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import EnvironmentSpec
+from tasks.evaluation.origin import Origin
 from tasks.evaluation.records import Evaluation, Example
-from tasks.evaluation.settings import Origin, changed_settings, default_settings, flat
 from tasks.evaluation.table import cell, display_name, headlines, minus, results_table
 from tasks.policy.checkpoint import Manifest
 from tasks.tracking import console
@@ -43,15 +43,12 @@ def report_page(
     origin: Origin | None,
     ended: float,
 ) -> str:
-    """The page of a whole run. `played` are the episodes before each of the evaluations; `origin` is None where MLflow
-    did not answer: then the page says less of where the run comes from."""
+    """The page of a whole run. `played` are the episodes before each of the evaluations. `origin` is None where MLflow
+    did not answer: then the page has no commit, versions and inputs."""
     first, last = evaluations[0], evaluations[-1]
     ends = {f"before (policy {first.policy_version})": first, f"after (policy {last.policy_version})": last}
     columns, rows = results_table(spec, ends, last.baselines)
-    settings = None
-    if origin is not None:
-        defaults = flat(default_settings(spec))
-        settings = [(name, here, defaults.get(name)) for name, here in flat(changed_settings(run, origin)).items()]
+    defaults = _flat(GrpoConfig().resolved(spec.defaults).whole())
     return _page(
         title=f"{run.name}: GRPO in {run.environment}",
         subtitle=f"{played[-1]:,} episodes, {policy.version} policy versions, {_moment(ended)}",
@@ -62,7 +59,7 @@ def report_page(
         pictures=pictures,
         examples=last.examples,
         evaluations=_evaluations(spec, evaluations, played),
-        settings=settings,
+        settings=[(name, here, defaults.get(name, "")) for name, here in _flat(run.given.to_dict()).items()],
         made=_made(run, policy, origin, ended),
     )
 
@@ -97,7 +94,7 @@ def _page(*, pictures: Sequence[Picture], examples: Sequence[Example], **parts: 
             {"alt": p.alt, "light": _in_line(p.light), "dark": _in_line(p.dark) if p.dark else None} for p in pictures
         ],
         episodes=[_episode(example) for example in examples],
-        **{"settings": None, **parts},
+        **parts,
     )
 
 
@@ -122,6 +119,14 @@ def _evaluations(spec: EnvironmentSpec, evaluations: Sequence[Evaluation], playe
         for evaluation, episodes, found in zip(evaluations, played, cells, strict=True)
     ]
     return [["policy", "episodes played", *(label.strip() for label in labels)], *rows]
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def _made(run: Run, policy: Manifest, origin: Origin | None, ended: float) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tasks.evaluation.records import Mean
 from tasks.evaluation.table import minus
-from tasks.history import Distribution
+from tasks.history import Distribution, Iteration
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ DARK = Theme(
     palette=("#56B4E9", "#E69F00", "#2DBE92", "#CC79A7", "#3E8FC7", "#F0793A", "#F0E442", "#999999"),
 )
 AXES_POINTS, LABEL_POINTS = 290, 14  # heights of the learning curve and of a label in it, about
+STAGES = ("rollout", "reference", "train", "overhead")
+SEEN = 0.1  # the share of invalid and truncated episodes above which they have a panel
 STACKED = 6  # values at most that a distribution shows one by one; the highest share a colour
 LOW, HIGH = "#D55E00", "#0072B2"  # ends of the scale of rewards
 COUNTS = ("#BFDDF0", "#56B4E9", "#0072B2", "#8E4FA8")  # the scale of numbers that count something
@@ -61,26 +63,28 @@ def learning_curve(
     baselines: Mapping[str, float],
     title: str,
     note: str = "",
-    training: Sequence[tuple[int, float]] = (),
-    unusable: Sequence[tuple[int, float]] = (),
+    history: Sequence[Iteration] = (),
     theme: Theme = LIGHT,
 ) -> Figure:
-    """Reward on test tasks against episodes played, with its 95 % band.
+    """Reward on test tasks against episodes played, with its 95 % band, and the sampled reward of the training.
 
-    `points` hold (episodes played, reward) of each evaluation, `baselines` mean rewards, `{"random": -0.39}`;
-    `training` holds (episodes played, mean reward) of the batches, which are sampled rather than greedy, and `unusable`
-    (episodes played, share of episodes that were invalid or truncated) of the same, which has a panel below. `note`
-    says in words what came out.
+    `points` hold (episodes played, reward) of each evaluation, `baselines` mean rewards, `{"random": -0.39}`; `note`
+    is the result in words. Where more than SEEN of an iteration's episodes were invalid or truncated, a panel
+    below has their share.
     """
-    with figure_of((10, 7.2 if unusable else 5.6), title, theme) as figure:
-        if unusable:
+    trained = [iteration.played / 1000 for iteration in history]
+    unusable = [iteration.invalid_share + iteration.truncated_share for iteration in history]
+    seen = max(unusable, default=0.0) > SEEN
+    with figure_of((10, 7.2 if seen else 5.6), title, theme) as figure:
+        if seen:
             axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-            _unusable_share(below, unusable, theme)
+            _unusable_share(below, trained, unusable, theme)
         else:
             axes = below = figure.subplots()
-        if training:
-            x, y = [played / 1000 for played, _ in training], [reward for _, reward in training]
-            axes.plot(x, y, color=theme.palette[1], alpha=0.8, linewidth=1.2, label="training episodes, sampled")
+        if history:
+            rewards = [iteration.raw_reward for iteration in history]
+            label = "training episodes, sampled"
+            axes.plot(trained, rewards, color=theme.palette[1], alpha=0.8, linewidth=1.2, label=label)
         played = [played / 1000 for played, _ in points]
         low, high = ([found.mean + sign * found.ci95 for _, found in points] for sign in (-1, 1))
         axes.fill_between(played, low, high, color=theme.palette[0], alpha=0.2, linewidth=0, label="95 % confidence")
@@ -115,29 +119,23 @@ def _name_lines(axes: Axes, lines: Mapping[str, float]) -> None:
         )
 
 
-def _unusable_share(axes: Axes, shares: Sequence[tuple[int, float]], theme: Theme) -> None:
-    x, y = [played / 1000 for played, _ in shares], [share for _, share in shares]
-    axes.plot(x, y, color=theme.palette[5], linewidth=2)
+def _unusable_share(axes: Axes, played: Sequence[float], shares: Sequence[float], theme: Theme) -> None:
+    axes.plot(played, shares, color=theme.palette[5], linewidth=2)
     _percent(axes)
     axes.set_ylabel("share")
-    text = f"invalid or truncated: at first {y[0]:.1%}, at last {y[-1]:.1%}"
+    text = f"invalid or truncated: at first {shares[0]:.1%}, at last {shares[-1]:.1%}"
     axes.set_title(text, loc="left", color=theme.palette[5], fontsize=13)
     _open_axes(axes, theme)
 
 
-def stage_times(
-    iterations: Sequence[int],
-    times: Mapping[str, Sequence[float]],
-    title: str = "Where the time goes",
-    theme: Theme = LIGHT,
-) -> Figure:
-    """Seconds of each of these iterations, stacked by stage; the legend gives each stage's share of the whole."""
+def stage_times(history: Sequence[Iteration], title: str, theme: Theme = LIGHT) -> Figure:
+    """Seconds of each iteration, stacked by stage; the legend gives each stage's share of the whole."""
     with figure_of((10, 4.8), title, theme) as figure:
         axes = figure.subplots()
-        whole = sum(map(sum, times.values())) or 1.0
-        labels = [f"{stage}  {sum(seconds) / whole:.0%}" for stage, seconds in times.items()]
-        colours = [theme.palette[i % len(theme.palette)] for i in range(len(times))]
-        _bars(axes, iterations, dict(zip(labels, times.values(), strict=True)), colours, BESIDE)
+        times = {stage: [iteration.seconds.get(stage, 0.0) for iteration in history] for stage in STAGES}
+        whole = sum(map(sum, times.values()))
+        named = {f"{stage}  {sum(spent) / whole:.0%}": spent for stage, spent in times.items() if any(spent)}
+        _bars(axes, [iteration.iteration for iteration in history], named, theme.palette, BESIDE)
         _open_axes(axes, theme)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("iteration")
@@ -145,28 +143,25 @@ def stage_times(
     return figure
 
 
-def distributions(
-    versions: Sequence[int],
-    rewards: Sequence[Distribution],
-    tokens: Sequence[Distribution],
-    turns: Sequence[Distribution],
-    outcomes: Sequence[Mapping[str, int]],
-    title: str = "What the episodes were like",
-    theme: Theme = LIGHT,
-) -> Figure:
+def distributions(history: Sequence[Iteration], title: str, theme: Theme = LIGHT) -> Figure:
     """Outcomes (where there are several), rewards, replies and sampled tokens of the episodes of each policy version,
     one panel each.
 
     A few values are stacked, by their share of the episodes; many are bands around the median.
     """
-    named = (("reward", rewards), ("replies an episode", turns), ("sampled tokens an episode", tokens))
+    versions, outcomes = [iteration.iteration for iteration in history], [iteration.outcomes for iteration in history]
+    named = {
+        "reward": [iteration.rewards for iteration in history],
+        "replies an episode": [iteration.turns for iteration in history],
+        "sampled tokens an episode": [iteration.tokens for iteration in history],
+    }
     several = len({name for found in outcomes for name in found}) > 1
     count = len(named) + several
     with figure_of((10, 3.2 * count), title, theme) as figure:
         panels = figure.subplots(count, 1, sharex=True)
         if several:
             _outcomes(panels[0], versions, outcomes, theme)
-        for axes, (name, found) in zip(panels[several:], named, strict=True):
+        for axes, (name, found) in zip(panels[several:], named.items(), strict=True):
             if found and all(d.counts for d in found):
                 _stacked(axes, versions, found, theme, rewards=name == "reward")
             else:
@@ -291,7 +286,3 @@ def _open_axes(axes: Axes, theme: Theme) -> None:
 def _percent(axes: Axes) -> None:
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-
-
-def _whole_numbers(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

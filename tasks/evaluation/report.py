@@ -15,10 +15,10 @@ from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.description import description
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
+from tasks.evaluation.origin import origin_of
 from tasks.evaluation.page import Picture, evaluation_page, report_page
 from tasks.evaluation.pictures import DARK, LIGHT, Theme, distributions, learning_curve, png, save, stage_times
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
-from tasks.evaluation.settings import origin_of
 from tasks.evaluation.table import display_name, headline_text, headlines, results_table
 from tasks.folders import atomic_directory, run_folder, shown
 from tasks.history import Iteration, episodes_before, read_history
@@ -27,8 +27,6 @@ from tasks.progress import ProgressCallback, no_progress
 from tasks.tracking import console, mlflow_run
 
 PICTURES, REPORT, SUMMARY = "pictures", "report.html", "summary.json"
-SEEN = 0.1  # the share of invalid and truncated episodes above which the learning curve has a panel of them
-STAGES = ("rollout", "reference", "train", "overhead")
 
 
 def evaluated_spec(evaluation: Evaluation) -> EnvironmentSpec:
@@ -118,37 +116,21 @@ def draw(
     points = list(zip(played, (evaluation.reward for evaluation in evaluations), strict=True))
     baselines = {display_name(name): results.reward.mean for name, results in last.baselines.items()}
     note = f"policy {last.policy_version}: {headline_text(headlines(spec), last, ', ')}"
-    training = [(iteration.played, iteration.raw_reward) for iteration in history]
-    unusable = [(iteration.played, iteration.invalid_share + iteration.truncated_share) for iteration in history]
-    if max((share for _, share in unusable), default=0.0) <= SEEN:
-        unusable = []
-    versions = [iteration.iteration for iteration in history]
-    stages = [stage for stage in STAGES if any(stage in iteration.seconds for iteration in history)]
-    times = {stage: [iteration.seconds.get(stage, 0.0) for iteration in history] for stage in stages}
-    rewards, tokens, turns = ([getattr(i, name) for i in history] for name in ("rewards", "tokens", "turns"))
-    outcomes = [iteration.outcomes for iteration in history]
+    own = f"{run.name}: policy {last.policy_version}"
     named: dict[str, tuple[str, Callable[[Theme], Figure]]] = {
         "learning_curve": (
             "Expected reward against episodes played: test tasks with their 95 % band, the episodes of the training"
             f"{', and the baselines' if baselines else ''}.",
-            lambda theme: learning_curve(
-                points, baselines, f"{run.name}: learning {run.environment}", note, training, unusable, theme
-            ),
+            partial(learning_curve, points, baselines, f"{run.name}: learning {run.environment}", note, history),
         ),
         "distributions": (
             "What the episodes of the training were like, for each policy version.",
-            lambda theme: distributions(versions, rewards, tokens, turns, outcomes, theme=theme),
+            partial(distributions, history, "What the episodes were like"),
         ),
         "stage_times": (
             "Seconds of each iteration by stage, evaluations left out.",
-            lambda theme: stage_times(versions, times, theme=theme),
+            partial(stage_times, history, "Where the time goes"),
         ),
-        **{
-            figure.name: (
-                figure.caption,
-                partial(figure.draw, last.details, f"{run.name}: policy {last.policy_version}"),
-            )
-            for figure in spec.figures
-        },
+        **{figure.name: (figure.caption, partial(figure.draw, last.details, own)) for figure in spec.figures},
     }
     return {name: Picture(alt, png(make(LIGHT)), png(make(DARK))) for name, (alt, make) in named.items()}

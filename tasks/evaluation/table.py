@@ -37,7 +37,7 @@ def headlines(spec: EnvironmentSpec) -> list[Metric]:
 
 
 def headline_text(metrics: Sequence[Metric], results: Results, between: str = "  ") -> str:
-    """`expected reward -0.048 ±0.021  regret 0.011 ±0.009`"""
+    """`expected reward +0.710 ±0.020  tool calls 1.700 ±0.020`"""
     return between.join(f"{metric.label} {cell(metric, results)}" for metric in metrics)
 
 

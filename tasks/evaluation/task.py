@@ -90,7 +90,7 @@ def evaluate_once(
     EvaluationConfig(tasks=tasks, seed=seed)
     config, (source,) = _opened({"policy": policy}, environment, environment_url, config)
     name = f"{read_manifest(source).digest[:12]}-{tasks}-{seed}"
-    folder = (RUNS / "evaluations" / name).absolute()
+    folder = (RUNS / "evaluations" / f"{environment}-{name}").absolute()
     with console.bar("evaluation", "episodes") as progress:
         found = evaluate_into(folder, source, config, TaskSet(environment, tasks, seed, environment_url), progress)
     columns, rows = results_table(evaluated_spec(found), {"policy": found}, found.baselines)
@@ -113,7 +113,7 @@ def compare_once(
     check_tasks(tasks, seed)
     config, (first, second) = _opened({"policy": policy, "other": other}, environment, environment_url, config)
     digests = "-".join(read_manifest(folder).digest[:12] for folder in (first, second))
-    folder = (RUNS / "comparisons" / f"{digests}-{tasks}-{seed}").absolute()
+    folder = (RUNS / "comparisons" / f"{environment}-{digests}-{tasks}-{seed}").absolute()
     task_set = TaskSet(environment, tasks, seed, environment_url)
     found = compare_into(folder, first, second, config, task_set)
     below = {"difference": found.in_words, "details": shown(folder)}

@@ -18,8 +18,8 @@ from tasks.tracking import registry
 
 @dataclass(frozen=True)
 class Decision(Record):
-    """What became of a trained policy. Example: `Decision(promoted=True, why="version 7 of grpo-blackjack is champion,
-    in the place of version 3: +0.0311 ±0.0076 an episode on …", model="grpo-blackjack", version=7, …)`."""
+    """What became of a trained policy. Example: `Decision(promoted=True, why="version 7 of grpo-calculator is champion,
+    in the place of version 3: +0.0311 ±0.0076 an episode on …", model="grpo-calculator", version=7, …)`."""
 
     promoted: bool
     why: str  # one sentence

@@ -1,4 +1,4 @@
-"""A browser on the MLflow UI of one run: goes to a page, waits for what is expected there, takes a picture of it."""
+"""A browser on the MLflow UI of one run: opens a page, waits for what is expected on it, takes a screenshot."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
 SHOTS = Path(__file__).parents[2] / "dist" / "screenshots"
-PATIENCE = 60  # seconds, for a page of a machine that has other things to do
+PATIENCE = 60  # seconds for a page, on a machine that is busy with other work
 WIDTH, HEIGHT = 1500, 1150  # of the window, whose frame takes 140 of the height
 OPTIONS = (
     "--headless=new",
@@ -46,7 +46,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
 @dataclass(frozen=True)
 class Page:
-    """The browser, the server, and what MLflow's client and summary.json say of the run that is looked at."""
+    """The browser, the server, and the run that it shows: by MLflow's client and by its summary.json."""
 
     browser: webdriver.Chrome
     server: str
@@ -85,9 +85,9 @@ class Page:
         return WebDriverWait(self.browser, PATIENCE, poll_frequency=0.5).until(lambda _: condition())
 
     def save(self, name: str) -> None:
-        """A screenshot, once two that were taken one after another are the same."""
+        """A screenshot, when two in a row are the same; of a page that never stops moving, the last."""
         SHOTS.mkdir(parents=True, exist_ok=True)
-        last, deadline = b"", time.monotonic() + PATIENCE / 3  # something that never rests has its picture then
+        last, deadline = b"", time.monotonic() + PATIENCE / 3
         while (taken := self.browser.get_screenshot_as_png()) != last and time.monotonic() < deadline:
             last = taken
             time.sleep(1)
@@ -96,7 +96,7 @@ class Page:
 
 @contextlib.contextmanager
 def opened(server: str, runs: Path, profile: Path) -> Iterator[Page]:
-    """A browser that looks at the newest finished run of the folder `runs`, whose store `server` shows."""
+    """A browser on the newest finished run of the folder `runs`, whose store `server` shows."""
     summaries = sorted(runs.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
     assert summaries, f"no finished run in {runs}"
     summary = json.loads(summaries[-1].read_text())

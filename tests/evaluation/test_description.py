@@ -4,11 +4,11 @@ import shlex
 from dataclasses import replace
 
 from evaluation.counting import SPEC as COUNTING
-from tasks.config import AlgorithmConfig, GrpoConfig, LoraConfig, RolloutConfig, Run, TrainingConfig
+from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import Metric
 from tasks.evaluation.description import command, description
+from tasks.evaluation.origin import Origin
 from tasks.evaluation.records import Evaluation, Mean, Results
-from tasks.evaluation.settings import Origin, flat
 from tasks.policy.checkpoint import Manifest
 
 RUN = Run(
@@ -34,18 +34,18 @@ AFTER = Evaluation(
 )
 EVALUATIONS = [replace(AFTER, policy_version=0, reward=Mean(-0.806, 0.02)), AFTER]
 POLICY = Manifest(2, "5f0c" * 16, "b2a1" * 16)
-INPUTS = {"run_name": "monday", "policy": "models:/m@champion", "environment": "counting", "environment_url": ""}
-SET = GrpoConfig(
-    rollout=RolloutConfig(thinking=True, max_tokens=16, max_turns=8),
-    algorithm=AlgorithmConfig(name="dapo"),
-    training=TrainingConfig(learning_rate=1e-05, lora=LoraConfig(rank=16)),
+GIVEN = GrpoConfig.from_dict(
+    {
+        "rollout": {"thinking": True, "max_tokens": 16},
+        "algorithm": {"name": "dapo"},
+        "training": {"learning_rate": 1e-05, "lora": {"rank": 16}},
+    }
 )
-
-
-def kept(config: GrpoConfig) -> dict[str, str]:
-    """Parameters as MLflow keeps them."""
-    given = {**INPUTS, "iterations": 2, "seed": 3, "lag": 1, **flat(config.to_dict())}
-    return {name: str(value) for name, value in given.items()}
+SET = RUN.replace(given=GIVEN)
+PARAMETERS = {  # as MLflow keeps them
+    **{"run_name": "monday", "policy": "models:/m@champion", "environment": "counting", "environment_url": ""},
+    **{"iterations": "2", "seed": "3", "lag": "1", "algorithm.name": "dapo", "training.lora.rank": "16"},
+}
 
 
 def test_the_result_stands_beside_the_first_baseline_and_the_policy_before() -> None:
@@ -66,19 +66,18 @@ def test_an_environment_without_metrics_and_baselines_says_less() -> None:
 
 def test_the_commit_is_named_where_it_is_known() -> None:
     tags = {"git.commit": "c0ffee" * 6 + "abcd", "git.dirty": "true"}
-    text = description(RUN, SPEC, EVALUATIONS, 100, POLICY, "policies/00002", Origin(kept(SET), tags, 0.0))
+    text = description(SET, SPEC, EVALUATIONS, 100, POLICY, "policies/00002", Origin(PARAMETERS, tags, 0.0))
     assert "100 episodes, trained with dapo with adapters of rank 16 from `tiny`." in text
     assert "at commit `c0ffeec0ffee`, which had changes" in text
-    assert f": `{command(RUN, Origin(kept(SET), {}, 0.0))}`\n" in text
-    clean = description(
-        RUN, SPEC, EVALUATIONS, 100, POLICY, "p", Origin(kept(SET), {**tags, "git.dirty": "false"}, 0.0)
-    )
+    assert f": `{command(SET, Origin(PARAMETERS, {}, 0.0))}`\n" in text
+    unchanged = Origin(PARAMETERS, {**tags, "git.dirty": "false"}, 0.0)
+    clean = description(SET, SPEC, EVALUATIONS, 100, POLICY, "p", unchanged)
     assert "c0ffeec0ffee`:" in clean
-    assert "commit" not in description(RUN, SPEC, EVALUATIONS, 100, POLICY, "p", Origin(kept(SET), {}, 0.0))
+    assert "commit" not in description(SET, SPEC, EVALUATIONS, 100, POLICY, "p", Origin(PARAMETERS, {}, 0.0))
 
 
 def test_the_command_gives_the_same_settings_again() -> None:
-    words = shlex.split(command(RUN, Origin(kept(SET), {}, 0.0)))
+    words = shlex.split(command(SET, Origin(PARAMETERS, {}, 0.0)))
     assert words[:4] == ["pyflyte", "run", "workflows/grpo.py", "grpo"]
     given = dict(zip(words[4::2], words[5::2], strict=True))
     config = given.pop("--config")
@@ -89,9 +88,9 @@ def test_the_command_gives_the_same_settings_again() -> None:
         "--lag": "1",
         "--environment": "counting",
     }
-    assert GrpoConfig.from_json(config) == SET
+    assert GrpoConfig.from_json(config) == GIVEN
     assert '"learning_rate": 1e-05' in config and "epochs" not in config
 
 
 def test_defaults_are_not_said() -> None:
-    assert "--config" not in command(RUN, Origin(kept(GrpoConfig()), {}, 0.0))
+    assert "--config" not in command(RUN, Origin(PARAMETERS, {}, 0.0))

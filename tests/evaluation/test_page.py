@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from evaluation.counting import SPEC as COUNTING
-from tasks.config import Run
+from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import Metric
+from tasks.evaluation.origin import Origin
 from tasks.evaluation.page import Picture, evaluation_page, framed, report_page
 from tasks.evaluation.records import Evaluation, Example, Mean, Results
-from tasks.evaluation.settings import Origin
 from tasks.policy.checkpoint import Manifest
 
 VOID = {"meta", "img", "source", "br", "hr", "link", "input"}
@@ -26,6 +26,7 @@ RUN = Run(
     environment_url="http://10.0.0.7:8000",
     mlflow_run_id="4be1",
     tracking_uri="http://me:secret@mlflow.internal",
+    given=GrpoConfig.from_dict({"training": {"epochs": 4}}),
 )
 MESSAGES = [
     {"role": "system", "content": "Play <b>well</b> & win."},
@@ -61,7 +62,7 @@ AFTER = replace(
     ],
 )
 ORIGIN = Origin(
-    parameters={"policy": "/home/me/secrets/my-model", "seed": "3", "training.epochs": "4", "buffer.reuse": "1"},
+    parameters={"policy": "/home/me/secrets/my-model", "seed": "3"},
     tags={"git.commit": "c0ffee" * 6 + "abcd", "git.dirty": "true", "version.torch": "2.13.0", "mlflow.user": "me"},
     started=1_796_014_266.0,
 )
@@ -133,7 +134,7 @@ def test_the_numbers_are_there() -> None:
     assert said[first : first + len(cards)] == cards
     assert said[first + len(cards)] == "In numbers"
     settings = said[said.index("default") + 1 :]
-    assert settings[:3] == ["training.epochs", "4", "2"]  # buffer.reuse is the default
+    assert settings[:3] == ["training.epochs", "4", "1"]
     assert settings[3] == "What made it"
     made = dict(zip(settings[4::2], settings[5::2], strict=False))
     assert made["commit"] == "c0ffee" * 6 + "abcd, with changes"
@@ -176,17 +177,18 @@ def test_tool_calls_results_and_errors_are_shown() -> None:
 def test_without_an_answer_of_mlflow_the_rest_is_told() -> None:
     said = Page(page(origin=None)).texts
     assert "\u22120.048" in said and "version 2, SHA-256 " + "5f0c" * 16 in said and "3" in said
-    assert "Settings that differ from the defaults" not in said
+    assert said[said.index("default") + 1 :][:3] == ["training.epochs", "4", "1"]
 
 
 def test_an_environment_without_metrics_baselines_and_figures_has_a_page_without_empty_parts() -> None:
     bare = replace(BEFORE, metrics={"invalid": Mean(0.0, 0.0)}, baselines={})
+    plain = RUN.replace(given=GrpoConfig())
     text = report_page(
-        RUN, COUNTING, [bare, bare], [0, 10], [], Manifest(2, "5f0c" * 16, "b2a1" * 16), None, 1_796_014_666.0
+        plain, COUNTING, [bare, bare], [0, 10], [], Manifest(2, "5f0c" * 16, "b2a1" * 16), None, 1_796_014_666.0
     )
     said = Page(text).texts
     assert said.count("expected reward") == 3  # its card, its row, and its column in the table of evaluations
-    assert [word for word in ("Pictures", "Episodes", "best", "wins", "Settings") if word in said] == []
+    assert [word for word in ("Pictures", "Episodes", "best", "wins", "setting") if word in said] == []
     assert "before \u22120.806</small>" in text and "<td></td>" not in text and "None" not in said
 
 

@@ -9,19 +9,39 @@ import pytest
 
 from tasks.evaluation import pictures
 from tasks.evaluation.records import Mean
-from tasks.history import distribution
+from tasks.history import Iteration, distribution
 
-REWARDS = distribution(np.array([-1.0, 1.0]))
+ONE = distribution(np.array([1.0]))
+
+
+def iteration(number: int, **changes: Any) -> Iteration:
+    """An iteration of 1,000 episodes that all were the same."""
+    known: dict[str, Any] = {
+        "iteration": number,
+        "episodes": 1000,
+        "played": 1000 * (number + 1),
+        "raw_reward": 1.0,
+        "invalid_share": 0.0,
+        "truncated_share": 0.0,
+        "seconds": {},
+        "rewards": ONE,
+        "tokens": ONE,
+        "turns": ONE,
+        "outcomes": {"finished": 1000},
+    }
+    return Iteration(**{**known, **changes})
 
 
 def test_the_learning_curve_shows_points_band_and_labelled_baselines() -> None:
     points = [(0, Mean(-0.4, 0.02)), (10_240, Mean(-0.1, 0.01))]
     note = "policy 10: expected reward -0.100 ±0.010"
-    figure = pictures.learning_curve(points, {"best": -0.04, "random": -0.4}, "t", note, [(1024, -0.38)])
+    figure = pictures.learning_curve(
+        points, {"best": -0.04, "random": -0.4}, "t", note, [iteration(0, raw_reward=-0.38)]
+    )
     axes: Any = figure.axes[0]
     lines = {str(line.get_label()): line for line in axes.lines}
     assert list(lines["test tasks, greedy"].get_xydata()[1]) == pytest.approx([10.24, -0.1])
-    assert list(lines["training episodes, sampled"].get_xydata()[0]) == pytest.approx([1.024, -0.38])
+    assert list(lines["training episodes, sampled"].get_xydata()[0]) == pytest.approx([1.0, -0.38])
     band = axes.collections[0].get_paths()[0].get_extents()
     assert (band.ymin, band.ymax) == pytest.approx((-0.42, -0.09))
     assert [text.get_text() for text in axes.texts] == ["random  \u22120.40", "best  \u22120.04"]
@@ -39,16 +59,20 @@ def test_names_of_lines_that_lie_close_together_are_pushed_apart() -> None:
 
 
 def test_invalid_and_truncated_episodes_have_a_panel_of_their_own() -> None:
-    unusable = [(1000, 0.998), (2000, 0.015)]
-    figure = pictures.learning_curve([], {}, "t", training=[(1000, -0.9), (2000, -0.3)], unusable=unusable)
+    history = [iteration(0, invalid_share=0.99, truncated_share=0.008), iteration(1, invalid_share=0.015)]
+    figure = pictures.learning_curve([], {}, "t", history=history)
     (line,) = figure.axes[1].lines
-    assert line.get_xydata().tolist() == [[1.0, 0.998], [2.0, 0.015]]
+    assert line.get_xydata() == pytest.approx(np.array([[1.0, 0.998], [2.0, 0.015]]))
     assert figure.axes[1].get_title(loc="left") == "invalid or truncated: at first 99.8%, at last 1.5%"
-    assert len(pictures.learning_curve([], {}, "t").axes) == 1
+    assert len(pictures.learning_curve([], {}, "t", history=history[1:]).axes) == 1
 
 
 def test_stage_times_are_stacked() -> None:
-    axes: Any = pictures.stage_times([0, 4], {"rollout": [1.0, 2.0], "train": [3.0, 2.0]}).axes[0]
+    history = [
+        iteration(0, seconds={"rollout": 1.0, "train": 3.0}),
+        iteration(4, seconds={"rollout": 2.0, "train": 2.0}),
+    ]
+    axes: Any = pictures.stage_times(history, "t").axes[0]
     tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
     assert tops == [1.0, 2.0, 4.0, 4.0]
     middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
@@ -58,30 +82,29 @@ def test_stage_times_are_stacked() -> None:
 
 def test_few_values_are_stacked_by_their_share_of_the_episodes() -> None:
     rewards = [distribution(np.array([-1, -1, -1, 1.0])), distribution(np.array([-1, 0, 1, 1.0]))]
-    lengths = [distribution(np.arange(1.0, 9.0)), distribution(np.array([1.0, 1, 2, 8]))]
-    figure = pictures.distributions([0, 1], rewards, lengths, lengths, [{"finished": 4}] * 2)
-    reward, turns, _ = figure.axes  # one outcome has no panel
+    turns = [distribution(np.arange(1.0, 9.0)), distribution(np.array([1.0, 1, 2, 8]))]
+    figure = pictures.distributions([iteration(i, rewards=rewards[i], turns=turns[i]) for i in (0, 1)], "t")
+    reward, replies, _ = figure.axes  # one outcome has no panel
     heights = [round(bar.get_height(), 3) for bar in reward.patches]
     assert heights == [0.75, 0.25, 0, 0.25, 0.25, 0.5]  # -1 in version 0 and 1, then 0, then 1
     labels = reward.get_legend_handles_labels()[1]
     assert labels == ["\u22121  25%", "0  25%", "+1  50%"]
     assert reward.get_title(loc="left") == "reward: \u22120.50 on average at first, 0.25 at last"
-    last = turns.get_legend_handles_labels()[1][-1]
+    last = replies.get_legend_handles_labels()[1][-1]
     assert last == "6 or more  25%"
-    assert [round(bar.get_height(), 3) for bar in turns.patches[-2:]] == [0.375, 0.25]  # of 1 to 8: 6, 7 and 8
+    assert [round(bar.get_height(), 3) for bar in replies.patches[-2:]] == [0.375, 0.25]  # of 1 to 8: 6, 7 and 8
 
 
 def test_outcomes_are_stacked_the_most_frequent_below() -> None:
     outcomes = [{"wrong": 3, "time-out": 1}, {"solved": 997, "wrong": 3}]
-    one = [distribution(np.array([1.0]))] * 2
-    axes: Any = pictures.distributions([0, 1], one, one, one, outcomes).axes[0]
+    axes: Any = pictures.distributions([iteration(i, outcomes=outcomes[i]) for i in (0, 1)], "t").axes[0]
     assert axes.get_legend_handles_labels()[1] == ["solved  100%", "wrong  <1%", "time-out  0%"]
     assert [bar.get_height() for bar in axes.patches] == [0, 0.997, 0.75, 0.003, 0.25, 0]
 
 
 def test_many_values_are_bands() -> None:
     tokens = [distribution(np.arange(0.0, 101.0)), distribution(np.arange(0.0, 201.0))]
-    axes: Any = pictures.distributions([3, 4], tokens, tokens, tokens, []).axes[2]
+    axes: Any = pictures.distributions([iteration(3 + i, tokens=tokens[i]) for i in (0, 1)], "t").axes[2]
     median, mean = axes.lines
     assert median.get_xydata().tolist() == mean.get_xydata().tolist() == [[3, 50], [4, 100]]
     widest, half = (band.get_paths()[0].get_extents() for band in axes.collections)
@@ -94,8 +117,8 @@ def test_a_theme_colours_ground_and_ink() -> None:
     for theme in (pictures.LIGHT, pictures.DARK):
         drawn = [
             pictures.learning_curve([], {"best": -0.04}, "t", theme=theme),
-            pictures.stage_times([0], {"rollout": [1.0]}, theme=theme),
-            pictures.distributions([0], [REWARDS], [REWARDS], [REWARDS], [{"won": 1, "lost": 1}], theme=theme),
+            pictures.stage_times([iteration(0, seconds={"rollout": 1.0})], "t", theme),
+            pictures.distributions([iteration(0, outcomes={"won": 1, "lost": 1})], "t", theme),
         ]
         for figure in drawn:
             assert to_hex(figure.get_facecolor()).upper() == theme.ground
@@ -119,8 +142,8 @@ def contrast(one: str, other: str) -> float:
 def test_saved_pictures_are_png_at_150_dots_an_inch(tmp_path: Path) -> None:
     figures = {
         "curve": pictures.learning_curve([], {}, "nothing was evaluated"),
-        "times": pictures.stage_times([], {}),
-        "distributions": pictures.distributions([], [], [], [], []),
+        "times": pictures.stage_times([], "no time was spent"),
+        "distributions": pictures.distributions([], "nothing was played"),
     }
     for name, figure in figures.items():
         path = tmp_path / "pictures" / f"{name}.png"
