@@ -10,12 +10,12 @@ from tasks.tracking import registry
 MEASURED = ("expected_reward", "expected_reward_ci95", "regret", "regret_ci95", "invalid_rate", "games")
 
 
-def candidate(run: Run, config: GrpoConfig, folder: Path, place: str, found: Evaluation) -> registry.Candidate:
-    """The policy in `folder`, which stays at `place`, as the registry takes it."""
+def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evaluation) -> registry.Candidate:
+    """The policy in `folder`, which stays at `uri`, as the registry takes it."""
     info = read_manifest(folder)
     return registry.Candidate(
         model=registry.model_name(config.tracking.model, run.environment),
-        place=place,
+        uri=uri,
         digest=info.digest,
         run_id=run.mlflow_run_id,
         tags={

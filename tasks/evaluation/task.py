@@ -25,7 +25,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.evaluation.registered import candidate
     from tasks.evaluation.report import evaluate_into, evaluation_deck
     from tasks.peak_memory import peak_memory
-    from tasks.tracking import console, mlflow_run, registry
+    from tasks.tracking import console, mlflow_run
     from tasks.tracking.provenance import library_versions
 
     with stage_context(run, "evaluate"):
@@ -46,7 +46,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
             mlflow_run.log_tags(run, library_versions())  # on a cluster, of an image that `create_run` did not run in
         mlflow_run.log_file(run, folder / "choices.png", f"evaluations/{version:05d}")
         made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
-        registry.register_or_leave(run.tracking_uri, made, folder, _exists())
+        mlflow_run.register_policy(run, made, _exists())
         write_metrics(run, folder, flat_metrics(found) | peak_memory("evaluate"), step=version)
         console.evaluation_line(version, numbers(found))
         Deck("Evaluation", framed(evaluation_deck(folder)))
@@ -63,12 +63,11 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     from tasks.evaluation.report import REPORT, write_report
     from tasks.folders import shown
     from tasks.policy.checkpoint import read_manifest
-    from tasks.tracking import mlflow_run, outbox, registry
+    from tasks.tracking import mlflow_run, outbox
 
     with stage_context(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
-        outbox.flush_pending(run, [*folders, last])
-        registry.register_left(run.tracking_uri, folders, _exists())
+        outbox.flush_pending(run, [*folders, last], _exists())
         mlflow_run.log_tags(run, {"policy.digest": read_manifest(last).digest})
         place = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, place, iterations)
@@ -166,7 +165,7 @@ def compare_in_run(
 
 
 def _exists() -> Callable[[str], bool]:
-    """Whether something is at a place, a path or a URI."""
+    """Whether there is something at a path or URI."""
     return FlyteContextManager.current_context().file_access.exists
 
 
@@ -182,7 +181,7 @@ def _opened(policies: dict[str, str], environment: str, environment_url: str) ->
     places = []
     for name, policy in policies.items():
         require(policy != "tiny", name, policy, "the directory of a Hugging Face checkpoint, or models:/NAME@champion")
-        places.append(find(policy, files).place)
+        places.append(find(policy, files).uri)
         check_task(policy=places[-1], environment=environment, environment_url=environment_url, files=files)
     use_scratch_folder()
     folders = []

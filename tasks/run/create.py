@@ -37,7 +37,7 @@ def check_inputs(
 ) -> dict[str, Any]:
     """The config.json of the policy; ValueError, in one sentence, for an input that a training cannot work with.
 
-    `policy` is the place of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
+    `policy` is the uri of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
     stages will run on this machine, as in `check_memory`.
     """
     name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -198,7 +198,7 @@ def open_run(
         tracking_uri=uri,
         iterations=int(str(inputs["iterations"])),
         started=mlflow_run.start_time(uri, run_id),
-        policy=source.place,
+        policy=source.uri,
     )
     if not record.is_file():
         kept = {"token": token, "inputs": wanted, "source": source.to_dict()}

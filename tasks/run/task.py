@@ -39,7 +39,7 @@ def create_run(
     state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()
     source = start_of(policy, run_name, files)
-    checked = {**inputs, "policy": source.place}
+    checked = {**inputs, "policy": source.uri}
     known = check_inputs(**checked, config=config, here=here, files=files)  # type: ignore[arg-type]
     needs = check_memory(known, policy, config, lag=lag, here=here)
     use_scratch_folder()
