@@ -78,7 +78,8 @@ def closed_port() -> int:
 @pytest.fixture(scope="session")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One MLflow server for all tests, since its start takes seconds. A test that kills it starts it again."""
-    server = mlflow_over(tmp_path_factory.mktemp("mlflow"))
+    folder = tmp_path_factory.mktemp("mlflow")
+    server = mlflow_over(folder, folder)
     yield server.start()
     server.kill()
 

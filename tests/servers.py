@@ -65,10 +65,10 @@ class Server:
             self.process.wait()
 
 
-def mlflow_over(folder: Path) -> Server:
-    """An MLflow server, not yet started, over `mlflow.db` in `folder`; it keeps artifacts beside it."""
+def mlflow_over(store: Path, folder: Path) -> Server:
+    """An MLflow server, not yet started, over `mlflow.db` in `store`; it keeps artifacts and its log in `folder`."""
     line = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", "{port}", "--workers", "1"]
-    line += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
+    line += ["--backend-store-uri", f"sqlite:///{store / 'mlflow.db'}"]
     line += ["--serve-artifacts", "--artifacts-destination", str(folder / "artifacts")]
     # Without the job executor there are eight processes less.
     return Server(line, folder, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true")
