@@ -88,7 +88,7 @@ SERVED: dict[str, dict[str, Any]] = {
 
 
 def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_options: Any) -> Path:
-    """A policy of that shape with the tokenizer of `template`, made by transformers; no two of its weights are equal."""
+    """A policy of that shape with the tokenizer of `template`, made by transformers; no two weights are equal."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))

@@ -1,5 +1,6 @@
-"""What a training stage leaves of its lineage: beside the policy that it made, and in MLflow."""
+"""What a training stage leaves of its lineage: beside the policy that it made, and as datasets of the MLflow run."""
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from tasks.lineage.records import (
     write,
 )
 from tasks.policy.checkpoint import read_manifest
-from tasks.records import read_batch, trajectory_numbers
-from tasks.tracking.datasets import log_datasets
+from tasks.records import read_batch, read_schema, trajectory_numbers
+from tasks.tracking import outbox
+
+DIGITS = 36  # of a digest that MLflow holds; the profile has all
 
 
 def record_training(
@@ -46,8 +49,27 @@ def record_training(
     newest = max((use.iteration for use in uses.values()), default=0)
     uses = {uri: use for uri, use in uses.items() if use.used or use.iteration == newest}
     name = PolicyName(version=manifest.version - 1, digest=manifest.parent, uri=stored_uri(parent, home))
-    write(
-        policy,
-        PolicyLineage(version=manifest.version, digest=manifest.digest, parent=name, batches=list(uses.values())),
-    )
-    log_datasets(run, uses, {uri: batches[uri] for uri in uses}, manifest.version)
+    made = PolicyLineage(version=manifest.version, digest=manifest.digest, parent=name, batches=list(uses.values()))
+    write(policy, made)
+    log_datasets(run, uses, batches, manifest.version)
+
+
+def log_datasets(run: Run, uses: Mapping[str, BatchUse], folders: Mapping[str, Path], trained_version: int) -> None:
+    """Link batches, by their URI, to the run: each once, however often it is trained on or a stage is repeated."""
+    for uri, use in uses.items():
+        columns = [{"name": field.name, "type": str(field.type)} for field in read_schema(folders[uri])]
+        dataset = {
+            "name": f"{run.name}/trajectories/{use.iteration:05d}",
+            "digest": use.digest[:DIGITS],
+            "source_type": uri.partition("://")[0] if "://" in uri else "local",
+            "source": json.dumps({"uri": uri}),
+            "schema": json.dumps({"mlflow_colspec": columns}),
+            "profile": json.dumps({**use.to_dict(), "used": len(use.used)}),
+        }
+        tags = {
+            "mlflow.data.context": "training",
+            "iteration": str(use.iteration),
+            "sampled_by_policy": str(use.sampled_by.version),
+            "trained_policy": str(trained_version),
+        }
+        outbox.deliver(run, [outbox.entry(run, dataset=dataset, tags=tags)])

@@ -60,7 +60,10 @@ def find(policy: str, files: Files = files_of) -> Source:
     allowed = "a version whose directory was kept"
     if not is_there(version.uri, files):
         refuse(name, f", whose directory {version.uri} is not there any more", allowed)
-    manifest = stored_manifest(version.uri, files)
+    if is_remote(version.uri):
+        manifest = Manifest.from_json(files(version.uri).cat_file(_manifest_of(version.uri)))
+    else:
+        manifest = read_manifest(Path(version.uri))
     if version.digest not in ("", manifest.digest):
         refuse(name, f", whose directory {version.uri} holds another policy by now", allowed)
     return Source(given=policy, uri=version.uri, version=version.name, digest=manifest.digest)
@@ -68,15 +71,12 @@ def find(policy: str, files: Files = files_of) -> Source:
 
 def is_there(uri: str, files: Files = files_of) -> bool:
     """Whether a complete policy lies at a URI: its `policy.json` is written last, and removed first."""
-    path = uri.rstrip("/") + "/policy.json"
+    path = _manifest_of(uri)
     return files(uri).exists(path) if is_remote(uri) else Path(path).is_file()
 
 
-def stored_manifest(uri: str, files: Files) -> Manifest:
-    """The `policy.json` at a URI; that of a local directory is checked against its weights."""
-    if not is_remote(uri):
-        return read_manifest(Path(uri))
-    return Manifest.from_json(files(uri).cat_file(uri.rstrip("/") + "/policy.json"))
+def _manifest_of(uri: str) -> str:
+    return uri.rstrip("/") + "/policy.json"
 
 
 def look(uri: str, files: Files) -> tuple[Path, list[str]]:

@@ -16,12 +16,12 @@ from runs import a_run
 from servers import Server
 from tasks.config import GrpoConfig, Run, TrackingConfig
 from tasks.lineage.records import BatchUse, PolicyName
+from tasks.lineage.training import log_datasets
 from tasks.policy.named import Source
 from tasks.records import write_batch
 from tasks.run.create import open_run
 from tasks.stages import write_metrics
 from tasks.tracking import mlflow_run, mlflow_store, outbox, registry
-from tasks.tracking.datasets import log_datasets
 from tasks.tracking.provenance import flyte_execution
 
 TINY = Source(given="tiny", uri="tiny")
@@ -190,15 +190,7 @@ def test_a_batch_is_a_dataset_of_the_run_once_also_after_an_outage(server: Serve
     assert {tag.key: tag.value for tag in first.tags} == {"mlflow.data.context": "training", **tags}
     columns = {c["name"]: c["type"] for c in json.loads(first.dataset.schema)["mlflow_colspec"]}
     assert columns == {"policy_version": "int32", "token_ids": "list<item: int64>", "reward": "double"}
-    assert json.loads(first.dataset.profile) == {
-        "episodes": 8,
-        "groups": 4,
-        "groups_used": 1,
-        "age": 1,
-        "policy_version": 3,
-        "policy_digest": "digest-3",
-        "sha256": "3" * 64,
-    }
+    assert json.loads(first.dataset.profile) == {**uses[str(folder)].to_dict(), "used": 1}
 
 
 def test_what_another_run_left_in_a_folder_is_not_sent(server: Server, tmp_path: Path) -> None:
