@@ -86,13 +86,13 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def openenv_server(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[str]]:
-    """Serves an environment in a process of its own: `with openenv_server("blackjack", "--max-sessions", "2") as url`.
+    """Serves an environment in a process of its own: `with openenv_server("--max-sessions", "2") as url`.
 
     On a free port, unless the arguments name one.
     """
 
     @contextmanager
-    def serve(name: str = "blackjack", *arguments: str) -> Iterator[str]:
+    def serve(*arguments: str, name: str = "blackjack") -> Iterator[str]:
         line = [sys.executable, "-m", "tasks.environments.serve", name, "--port", "{port}", *arguments]
         port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else 0
         server = Server(line, tmp_path_factory.mktemp("openenv"), port, PYTHONPATH=f"{ROOT}:{ROOT}/tests")
