@@ -42,7 +42,7 @@ DEEPER = {
     "rms_norm_eps": 1e-3,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
-# As Llama 3.2 stretches its frequencies, but from 32 tokens on: low, middle and high ones within a test's sequence.
+# As Llama 3.2 scales its frequencies, but from 32 tokens on: a test's sequence has low, middle and high ones.
 STRETCHED = {
     "rope_parameters": {
         "rope_type": "llama3",
@@ -71,7 +71,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama, Llama 3's frequencies": {"model_type": "llama", **STRETCHED},
 }
 
-# What vLLM plays too: grouped queries and, but for Qwen2, heads wider than the model.
+# Those that vLLM can sample from: grouped queries and, except for Qwen2, heads wider than the model.
 SERVED: dict[str, dict[str, Any]] = {
     f"{architecture}, {'tied' if tied else 'untied'}": {
         "model_type": architecture,
@@ -88,7 +88,7 @@ SERVED: dict[str, dict[str, Any]] = {
 
 
 def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_options: Any) -> Path:
-    """A sealed policy of that shape with the tokenizer of `template`, made by transformers, no two weights alike."""
+    """A policy of that shape with the tokenizer of `template`, made by transformers; no two weights are equal."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))
@@ -97,9 +97,9 @@ def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_
     torch.manual_seed(5)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for name, weight in model.named_parameters():
-        if name.endswith("bias"):  # born as zeros: left out, nobody would notice
+        if name.endswith("bias"):  # they are zeros at first, and could be left out unnoticed
             torch.nn.init.normal_(weight, std=0.5)
-        elif weight.ndim == 1:  # norms are born as ones: mistaken for one another, nobody would notice
+        elif weight.ndim == 1:  # norms are ones at first, and could be confused unnoticed
             torch.nn.init.uniform_(weight, 0.5, 1.5)
     model.save_pretrained(folder, **save_options)
     write_manifest(folder, version=0, parent="")
@@ -107,7 +107,7 @@ def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_
 
 
 def in_bfloat16(source: Path, folder: Path, **save_options: Any) -> Path:
-    """The same checkpoint as one that is kept in bfloat16."""
+    """The same checkpoint, kept in bfloat16."""
     from transformers import AutoModelForCausalLM
 
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors*", "policy.json"))
@@ -126,7 +126,7 @@ def by_transformers(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def by_torchtitan(folder: Path, token_ids_BT: torch.Tensor) -> torch.Tensor:
-    """The same by the model that is trained."""
+    """The same by TorchTitan, as it is trained."""
     model, _, _ = build_model(folder, TrainingConfig(seq_len=64))
     positions_BT = torch.arange(token_ids_BT.shape[1]).expand_as(token_ids_BT)
     masks = attention_masks(torch.full_like(token_ids_BT, token_ids_BT.shape[1]))
@@ -152,13 +152,13 @@ PROMPTS = [
 def sample(
     engine: Engine, prompts: Sequence[list[int]] = PROMPTS, *, temperature: float = 1.0, first_seed: int = 0
 ) -> list[Completion]:
-    """Eight tokens a prompt at most, each prompt with a seed of its own."""
+    """At most eight tokens for each prompt, with a seed for each."""
     seeds = [first_seed + i for i in range(len(prompts))]
     return completions(engine, prompts, seeds, temperature=temperature, max_tokens=8, end_id=2)
 
 
 def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
-    """How far the log-probabilities that vLLM gave its tokens are from the trainer's, at most."""
+    """The largest difference between vLLM's log-probabilities of its tokens and the trainer's."""
     whole = [prompt + c.token_ids for prompt, c in zip(PROMPTS, completions, strict=True)]
     mask = [[False] * len(p) + [True] * len(c.token_ids) for p, c in zip(PROMPTS, completions, strict=True)]
     data = FlatSamples(np.cumsum([0, *map(len, whole)]), np.concatenate(whole), np.concatenate(mask))
@@ -167,7 +167,7 @@ def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:
 
 
 def trained(policy: Path, folder: Path, *, temperature: float = 1.0) -> tuple[Path, Trainer]:
-    """The next version of `policy`, far away from it, and the trainer that holds it."""
+    """The next version of `policy`, with quite different weights, and the trainer that holds it."""
     trainer = Trainer(policy, TRAINING, temperature=temperature, schedule_steps=5)
     tokens = np.random.default_rng(9).integers(3, 300, 60)
     for _ in range(5):

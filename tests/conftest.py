@@ -1,11 +1,7 @@
-"""Small policies of one shape, so that a single vLLM engine serves all tests that need one."""
+"""Small policies of one shape, so that a single vLLM engine serves all tests that need one; and server processes."""
 
-import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,13 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from servers import Server, free_port, mlflow_over
 from tasks.config import TinyPolicyConfig, TrainingConfig
 from tasks.policy.checkpoint import write_manifest
 from tasks.policy.tiny import make_weights
 
-# The same examples every time; how long one takes says nothing, for the first may import torch.
+# The same examples every time. No deadline: the first example may import torch.
 settings.register_profile("tests", deadline=None, derandomize=True)
 settings.load_profile("tests")
+
+ROOT = str(Path(__file__).parents[1])
 
 # A head has 32 dimensions, the fewest that vLLM's attention takes on a CPU.
 TINY = TinyPolicyConfig(
@@ -70,37 +69,36 @@ def newborn_policy(newborn: Callable[[int], Path]) -> Path:
     return newborn(1)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def closed_port() -> int:
-    """A loopback port on which nobody answers."""
-    return _free_port()
-
-
-@contextmanager
-def _openenv_server(*arguments: str, name: str = "blackjack") -> Iterator[str]:
-    port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else _free_port()
-    line = [sys.executable, "-m", "tasks.environments.serve", name, "--port", str(port), *arguments]
-    process = subprocess.Popen(line, cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": "tests"})
-    try:
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    """A loopback port on which no process listens."""
+    return free_port()
 
 
 @pytest.fixture(scope="session")
-def openenv_server() -> Callable[..., AbstractContextManager[str]]:
-    """Starts a real server process on the loopback interface, on a free port unless one is named; gives its URL."""
-    return _openenv_server
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One MLflow server for all tests, since its start takes seconds. A test that kills it starts it again."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    server = mlflow_over(folder, folder)
+    yield server.start()
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def openenv_server(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[str]]:
+    """Serves an environment in a process of its own: `with openenv_server("--max-sessions", "2") as url`.
+
+    On a free port, unless the arguments name one.
+    """
+
+    @contextmanager
+    def serve(*arguments: str, name: str = "blackjack") -> Iterator[str]:
+        line = [sys.executable, "-m", "tasks.environments.serve", name, "--port", "{port}", *arguments]
+        port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else 0
+        server = Server(line, tmp_path_factory.mktemp("openenv"), port, PYTHONPATH=f"{ROOT}:{ROOT}/tests")
+        try:
+            yield server.start().url
+        finally:
+            server.kill()
+
+    return serve

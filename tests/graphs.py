@@ -1,165 +1,153 @@
-"""A workflow as a cluster unrolls it: every node of its graph, and of the graphs that its `@dynamic` tasks make.
+"""The graph that a cluster gets: the loop compiled into nodes, as its task does it in a pod; nothing is executed.
 
-Nothing is executed but the functions that build graphs. Where one needs what a node would only know when it ran, an
-output of another, a value of that type stands in.
+`compiled` gives one graph as flytekit makes it, `unrolled` all nodes of a whole training, with those of its segments.
 """
 
 import importlib
 import re
-import typing
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
+from typing import Any
 
-from flytekit import PythonFunctionTask, dynamic
+from flytekit import dynamic
 from flytekit.configuration import ImageConfig, SerializationSettings
-from flytekit.core.base_task import PythonTask
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
-from flytekit.core.type_engine import TypeEngine
-from flytekit.core.workflow import WorkflowBase
 from flytekit.models.core.workflow import Node as FlyteNode
+from flytekit.models.dynamic_job import DynamicJobSpec
 from flytekit.models.literals import BindingData
 from flytekit.models.task import Resources
 from flytekit.tools.translator import get_serializable
 from flytekit.types.directory import FlyteDirectory
-from flytekit.types.file import FlyteFile
 
-from tasks.config import Run
+from runs import a_run
+from tasks.buffer.task import TrainingBatch
+from tasks.config import GrpoConfig
+from tasks.environments.catalog import get_environment
 from tasks.resources import IMAGES, ROLES, pod
+from workflows.grpo import grpo, iterate
 
 NAMES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in IMAGES})
 SETTINGS = SerializationSettings(image_config=NAMES, project="grpo", domain="development", version="1")
-MAP = re.compile(r"map_(.+)_[0-9a-f]+-arraynode")
+
+
+def folder(kind: str, version: int) -> FlyteDirectory:
+    """An output of an earlier stage, in object storage."""
+    return FlyteDirectory.from_source(f"s3://bucket/{kind}/{version:05d}")
+
+
+def loop_inputs(
+    config: GrpoConfig, *, begin: int = 0, end: int, iterations: int = 0, lag: int = 0, **changes: Any
+) -> dict[str, Any]:
+    """The inputs of `iterate` for the iterations `begin` to `end` - 1, with what the iterations before them leave."""
+    last, reach = config.retention.last, config.buffer.max_age + 1
+    return {
+        "run": a_run(),
+        "config": config.resolved(get_environment("blackjack").defaults),
+        "iterations": iterations or end,
+        "lag": lag,
+        "first": folder("policies", 0),
+        "begin": begin,
+        "end": end,
+        "policies": [folder("policies", v) for v in range(begin + 1)][-last:],
+        "states": [folder("states", v) for v in range(1, begin + 1)][-last:],
+        "batches": [folder("batches", v) for v in range(begin)][-reach:],
+        "training_batch": TrainingBatch(),
+        "evaluations": [],
+        **changes,
+    }
+
+
+def compiled(inputs: Mapping[str, Any]) -> DynamicJobSpec:
+    """The graph that `iterate` makes of these inputs on a cluster."""
+    context = FlyteContextManager.current_context()
+    remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+    with FlyteContextManager.with_context(context.with_serialization_settings(SETTINGS).with_execution_state(remote)):
+        # A new task each time, as in a new process: flytekit keeps the first graph that a task made.
+        return dynamic(iterate.task_function).execute(**inputs)
+
+
+def task_name(node: FlyteNode) -> str:
+    """The full name of a node's task; of a map, the name of the task that it maps."""
+    target = node.array_node.node if node.array_node else node
+    return re.sub(r"\.map_(\w+)_[0-9a-f]{32}-arraynode$", r".\1", target.task_node.reference_id.name)
+
+
+def parts(binding: BindingData) -> list[BindingData]:
+    """A binding, or those in its list."""
+    if binding.collection is None:
+        return [binding]
+    return [part for inner in binding.collection.bindings for part in parts(inner)]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One task on a cluster. Example: `Node("n2-dn4", "train", 0, "training", frozenset({"n2-dn3"}),
-    {"batches": 1, "policy": 1, "sampler": 1}, gpus=1)`."""
+    """One pod on a cluster. Example: `Node("n2-dn4", "train", 0, "training", frozenset({"n2-dn3"}), {"batches": 1,
+    "policy": 1, "sampler": 1}, gpus=1)`."""
 
     name: str
     stage: str  # the task's function
     number: int  # how often the stage came before
     role: str  # one of tasks.resources.ROLES
     after: frozenset[str]  # nodes that must end before this one begins
-    reads: Mapping[str, int]  # folders or outputs of other nodes, by input
-    gpus: int = 0  # of its pod
-    share: float = 1.0  # of the stage's work: a map task of four nodes has four with a quarter each
+    reads: Mapping[str, int]  # folders and outputs of other nodes, by input
+    gpus: int = 0
+    share: float = 1.0  # of the stage's work: a map over four shards is four nodes with a quarter each
 
 
-def unrolled(workflow: WorkflowBase, inputs: Mapping[str, object]) -> list[Node]:
-    """All nodes, each behind those that it waits for."""
-    context = FlyteContextManager.current_context()
-    spec = get_serializable(OrderedDict(), SETTINGS, workflow)
-    remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
-    with FlyteContextManager.with_context(context.with_serialization_settings(SETTINGS).with_execution_state(remote)):
-        return list(_nodes(spec.template.nodes, inputs, "", frozenset(), Counter()))
+def unrolled(config: GrpoConfig, *, iterations: int, lag: int) -> list[Node]:
+    """All nodes of a training, each behind those that it waits for."""
+    nodes = get_serializable(OrderedDict(), SETTINGS, grpo).template.nodes
+    given = loop_inputs(config, end=iterations, lag=lag)
+    return list(_nodes(nodes, given, "", frozenset(), Counter()))
 
 
 def _nodes(
-    nodes: Sequence[FlyteNode], inputs: Mapping[str, object], prefix: str, first: frozenset[str], counts: Counter[str]
+    nodes: Sequence[FlyteNode], given: Mapping[str, Any], prefix: str, first: frozenset[str], counts: Counter[str]
 ) -> Iterator[Node]:
-    """`inputs` are those of the workflow, `first` what its nodes without another before them wait for."""
+    """`given` are the inputs of the loop, `first` the nodes that must end before those without another before them."""
     ends: dict[str, frozenset[str]] = {}  # by node id: what must have ended, for that node to have ended
-    outputs: dict[str, dict[str, BindingData]] = {}  # by node id: what a graph of its own hands on
     for node in nodes:
-        before = [ends[of] for of in node.upstream_node_ids if of in ends]
-        after = frozenset().union(*before) or first
-        target = node.array_node.node if node.array_node else node
-        assert target.task_node is not None, f"{node.id} is neither a task nor a map of one"
-        module, function = target.task_node.reference_id.name.rsplit(".", 1)
-        stage = found[1] if (found := MAP.fullmatch(function)) else function
-        task = getattr(importlib.import_module(module), stage)
-        bound = {binding.var: binding.binding for binding in node.inputs}
-        reads = {var: count for var, binding in bound.items() if (count := _folders(binding))}
-        width = _width(node, bound)
-        number, name = counts[stage], prefix + node.id
+        after = frozenset().union(*(ends[of] for of in node.upstream_node_ids if of in ends)) or first
+        module, stage = task_name(node).rsplit(".", 1)
+        task, bound = getattr(importlib.import_module(module), stage), {b.var: b.binding for b in node.inputs}
+        reads = {var: count for var, binding in bound.items() if (count := sum(map(_is_read, parts(binding))))}
+        width = len(bound["shard"].collection.bindings) if node.array_node else 1
+        names = [prefix + node.id] if width == 1 else [f"{prefix}{node.id}-{i}" for i in range(width)]
+        number = counts[stage]
         counts[stage] += 1
-        names = [name] if width == 1 else [f"{name}-{i}" for i in range(width)]
-        for one in names:
-            yield Node(one, stage, number, _role(task), after, reads, _gpus(target, task), 1 / width)
+        for name in names:
+            yield Node(name, stage, number, _role(task), after, reads, _gpus(node, task), 1 / width)
         ends[node.id] = frozenset(names)
-        if _unrolls(task):
-            kinds = task.python_interface.inputs
-            given = {var: _value(binding, kinds[var], inputs, outputs) for var, binding in bound.items()}
-            # A task of its own each time: flytekit keeps the first graph that one made.
-            graph = dynamic(task.task_function).execute(**given)
-            inner = list(_nodes(graph.nodes, {}, f"{name}-", ends[node.id], counts))
+        if task is iterate:
+            limits = {name: bound[name].scalar.primitive.integer for name in ("begin", "end") if bound[name].scalar}
+            inputs = loop_inputs(**{key: given[key] for key in LOOP} | limits)
+            inner = list(_nodes(compiled(inputs).nodes, inputs, f"{names[0]}-", ends[node.id], counts))
             yield from inner
-            outputs[node.id] = {binding.var: binding.binding for binding in graph.outputs}
             ends[node.id] = frozenset(n.name for n in inner) - frozenset().union(*(n.after for n in inner))
 
 
-def _unrolls(task: PythonTask) -> bool:
-    return getattr(task, "execution_mode", None) == PythonFunctionTask.ExecutionBehavior.DYNAMIC
+LOOP = ("config", "begin", "end", "iterations", "lag")
 
 
-def _role(task: PythonTask) -> str:
+def _is_read(part: BindingData) -> bool:
+    """An output of another node, or a folder that was there before; not an input of the workflow."""
+    return bool(part.promise.node_id) if part.promise else part.scalar is not None and part.scalar.blob is not None
+
+
+def _role(task: Any) -> str:
     """The role whose pod the task asks for."""
-    for role in ROLES:
-        asked = pod(role)
-        if (asked["container_image"], asked["requests"]) == (task.container_image, task.resources.requests):
-            return role
-    raise ValueError(f"{task.name} asks for the pod of no role; allowed: {', '.join(ROLES)}.")
+    (role,) = (
+        role
+        for role in ROLES
+        if (pod(role)["container_image"], pod(role)["requests"]) == (task.container_image, task.resources.requests)
+    )
+    return role
 
 
-def _gpus(node: FlyteNode, task: PythonTask) -> int:
+def _gpus(node: FlyteNode, task: Any) -> int:
     """GPUs of the pod: those that the node asks for, else the task's."""
-    changed = node.task_node.overrides.resources if node.task_node.overrides else None
+    changed = node.task_node and node.task_node.overrides and node.task_node.overrides.resources
     if changed:
         return sum(int(entry.value) for entry in changed.requests if entry.name == Resources.ResourceName.GPU)
     return int(task.resources.requests.gpu or 0)
-
-
-def _parts(binding: BindingData) -> list[BindingData]:
-    if binding.collection is None:
-        return [binding]
-    return [part for inner in binding.collection.bindings for part in _parts(inner)]
-
-
-def _folders(binding: BindingData) -> int:
-    """Outputs of other nodes, and folders that were there before; not the inputs of the workflow."""
-    return sum(
-        bool(part.promise.node_id) if part.promise else part.scalar is not None and part.scalar.blob is not None
-        for part in _parts(binding)
-    )
-
-
-def _width(node: FlyteNode, bound: Mapping[str, BindingData]) -> int:
-    """Nodes that a map makes: one an element of the inputs that it does not hand on whole. 1 for what is no map."""
-    if not node.array_node:
-        return 1
-    whole = node.array_node.to_flyte_idl().bound_inputs
-    return max(len(b.collection.bindings) for var, b in bound.items() if var not in whole and b.collection is not None)
-
-
-def _value(
-    binding: BindingData,
-    kind: typing.Any,
-    inputs: Mapping[str, object],
-    outputs: Mapping[str, Mapping[str, BindingData]],
-) -> object:
-    """What a binding gives a function, or stands in for it."""
-    if promise := binding.promise:
-        if promise.node_id in outputs:
-            return _value(outputs[promise.node_id][promise.var], kind, {}, {})
-        return inputs[promise.var] if promise.var in inputs else _stand_in(kind)
-    if binding.collection is not None:
-        (inner,) = typing.get_args(kind)
-        return [_value(part, inner, inputs, outputs) for part in binding.collection.bindings]
-    return TypeEngine.to_python_value(FlyteContextManager.current_context(), binding.to_literal_model(), kind)
-
-
-def _stand_in(kind: typing.Any) -> object:
-    if kind in (FlyteDirectory, FlyteFile):
-        return kind.from_source("s3://bucket/0")
-    if kind is Run:
-        names = ("name", "token", "environment", "environment_url", "mlflow_run_id", "tracking_uri")
-        return Run(**dict.fromkeys(names, ""), seed=0)
-    if typing.get_origin(kind) is list:
-        return [_stand_in(*typing.get_args(kind))]
-    if is_dataclass(kind):
-        return kind()  # type: ignore[operator]
-    for option in typing.get_args(kind):  # "this or None"
-        return _stand_in(option)
-    raise TypeError(f"nothing stands in for {kind}; a graph depends on what a node returns")

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -10,20 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.layout import Cost, critical_path, laid_out, wall_time
-from benchmarks.schedule import (
-    Measured,
-    draw,
-    gpu_shares,
-    graph,
-    in_one_process,
-    measured,
-    on_a_cluster,
-    parts_of_workers,
-    path_shares,
-)
-from graphs import Node, unrolled
-from nested import whole
-from tasks.config import GrpoConfig, RolloutConfig, Run
+from benchmarks.schedule import Measured, gpu_shares, in_one_process, measured, on_a_cluster, path_shares
+from graphs import Node
+from runs import a_run
+from tasks.config import GrpoConfig
 from tasks.environments.catalog import get_environment
 from tasks.tracking import mlflow_run
 
@@ -37,6 +28,13 @@ INPUTS = {
     "lag": 0,
     "config": GrpoConfig().resolved(get_environment("blackjack").defaults).to_dict(),
 }
+TIMES = Measured(
+    inputs=INPUTS,
+    first={"initial_policy": 7, "evaluate": 20, "rollout": 10, "train": 5},
+    later={"initial_policy": 7, "evaluate": 3, "rollout": 2, "train": 4},
+    sizes={"policy": 100, "state": 300, "batch": 10},
+    seconds=60,
+)
 
 
 def node(name: str, after: str = "", role: str = "cpu", gpus: int = 0) -> Node:
@@ -50,7 +48,7 @@ def seconds(**of: float) -> Callable[[Node], Cost]:
 
 @cache  # it takes a second
 def training(lag: int, iterations: int = 4, workers: int = 1) -> list[Node]:
-    return graph(INPUTS, iterations=iterations, lag=lag, workers=workers)
+    return TIMES.graph(iterations=iterations, lag=lag, workers=workers)
 
 
 def spans(placed: Sequence) -> dict[str, tuple[float, float, int]]:
@@ -68,7 +66,7 @@ def test_nodes_take_the_pods_that_are_free_in_the_order_of_the_graph() -> None:
     assert wall_time(laid_out(nodes, seconds(a=2, b=3, c=1, d=2), pods={"cpu": 1})) == 8
 
 
-def test_who_is_ready_first_is_served_first() -> None:
+def test_nodes_are_served_in_the_order_in_which_they_are_ready() -> None:
     # b is ready at 1, c at 2, when the only pod of their role is taken until 4: b goes before c, whatever their order.
     nodes = [
         node("busy", role="training"),
@@ -87,18 +85,6 @@ def test_the_critical_path_has_no_gap() -> None:
     path = critical_path(placed)
     assert path[0].begin == 0 and path[-1].end == wall_time(placed)
     assert all(a.end == b.begin for a, b in pairwise(path))
-
-
-@pytest.mark.parametrize(
-    ("nodes", "pods", "sentence"),
-    [
-        ([node("a", "b")], {}, r"a waits for \['b'\]; allowed: nodes of the graph."),
-        ([node("a")], {"cpu": 0}, "1 nodes wait for pods of which there are none."),
-    ],
-)
-def test_what_cannot_be_laid_out_is_refused(nodes: list[Node], pods: dict[str, int], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        laid_out(nodes, seconds(), pods=pods)
 
 
 def test_lag_one_overlaps_rollout_and_training() -> None:
@@ -123,39 +109,18 @@ def test_workers_share_a_rollout_where_there_are_pods() -> None:
 
 
 def test_a_training_of_several_ranks_has_as_many_gpus() -> None:
-    ranks = {**INPUTS, "config": {**INPUTS["config"], "training": {"ranks": 4}}}
-    found = {(n.stage, n.gpus) for n in graph(ranks, iterations=1, lag=0, workers=2) if n.gpus}
+    config = {**GrpoConfig().to_dict(), "training": {"ranks": 4}}
+    times = replace(TIMES, inputs={**INPUTS, "config": config})
+    found = {(n.stage, n.gpus) for n in times.graph(iterations=1, lag=0, workers=2) if n.gpus}
     assert found == {
         ("train", 4),
         *((one, 1) for one in ("rollout_shard", "join_rollout", "evaluate", "score_reference")),
     }
 
 
-TIMES = Measured(
-    inputs=INPUTS,
-    first={"initial_policy": 7, "evaluate": 20, "rollout": 10, "train": 5},
-    later={"initial_policy": 7, "evaluate": 3, "rollout": 2, "train": 4},
-    sizes={"policy": 100, "state": 300, "batch": 10},
-    seconds=60,
-    has_reward_variance=1.0,
-)
-
-
-def test_workers_play_more_than_their_share() -> None:
-    rollout = RolloutConfig(groups=512, max_groups=4096, workers=4)
-    # Where all groups are decided nothing is left to chance: 128 and 12 more of 512.
-    assert parts_of_workers(rollout, has_reward_variance=1.0) == [140 / 512] * 4
-    # Where none is, each plays all that it may.
-    assert parts_of_workers(rollout, has_reward_variance=0.0, draws=2) == [1 / 4] * 4
-    parts = parts_of_workers(rollout, has_reward_variance=0.3)
-    assert parts == sorted(parts) and 1.09 < sum(parts) < 1.3 and parts[-1] > 1.1 * parts[0]
-
-
 def test_one_process_adds_up_its_stages_and_loads_once() -> None:
-    placed = laid_out(training(lag=0), in_one_process(TIMES), pods={}, pool=lambda node: "process", at_most=1)
-    assert {p.pod for p in placed} == {0}
     # Policy 0; evaluations of the first policy and of the last; four iterations.
-    assert wall_time(placed) == 7 + (20 + 3) + (10 + 3 * 2) + (5 + 3 * 4)
+    assert in_one_process(TIMES, training(lag=0)) == 7 + (20 + 3) + (10 + 3 * 2) + (5 + 3 * 4)
 
 
 def test_a_pod_starts_reads_works_and_writes() -> None:
@@ -165,11 +130,10 @@ def test_a_pod_starts_reads_works_and_writes() -> None:
     last = [n for n in training(lag=0) if n.stage == "train"][-1]
     # Four batches; present policy and sampler, one and the same, twice; the trainer's state. Then policy and state.
     assert cost(last) == Cost(start=60, move=(4 * 10 + 2 * 100 + 300 + 100 + 300) / 10, work=4)
-    # Policy 0 is an input of the loop, a folder too. A worker of two looks for 256 decided groups of 512, and 16 more;
-    # here every group is decided.
+    # Policy 0 is an input of the loop, and a folder too. Each of two workers plays half of a rollout.
     nodes = training(lag=0, workers=2)
     (part, *_) = [n for n in nodes if n.stage == "rollout_shard"]
-    assert cost(part) == Cost(start=90, move=(100 + 10 * 272 / 512) / 10, work=2 * 272 / 512)
+    assert cost(part) == Cost(start=90, move=(100 + 10 / 2) / 10, work=2 / 2)
     (join, *_) = [n for n in nodes if n.stage == "join_rollout"]  # reads the shards and the policy, writes the batch
     assert cost(join) == Cost(start=40, move=(10 + 100 + 10) / 10, work=1)
     (unrolls,) = [n for n in training(lag=0) if n.stage == "iterate"]
@@ -185,33 +149,11 @@ def test_what_gpus_do_is_counted_in_seconds_of_all_of_them() -> None:
     assert path_shares(placed) == "t 50%, r 25%, pods start 25%"
 
 
-def test_a_graph_of_segments_and_maps_is_unrolled_whole() -> None:
-    nodes = unrolled(whole, {"count": 3})
-    found = {n.name: n for n in nodes}
-    assert [(n.stage, n.number, n.role) for n in nodes if n.stage in ("begin", "loop")] == [
-        ("begin", 0, "cpu"),
-        ("loop", 0, "graph"),
-        ("loop", 1, "graph"),
-        ("loop", 2, "graph"),
-    ]
-    # The parts that play are as many as were made before, and one: also across segments.
-    parts = [n for n in nodes if n.stage == "play"]
-    assert Counter(n.number for n in parts) == {0: 2, 1: 3, 2: 4}
-    assert {(n.number, n.share, n.role) for n in parts} == {(i, 1 / (2 + i), "rollout") for i in range(3)}
-    joins = [n for n in nodes if n.stage == "join"]
-    for join in joins:
-        assert {n.name for n in parts if n.number == join.number} <= join.after
-    # The second segment begins when all of the first has ended.
-    (second,) = [n for n in nodes if n.stage == "loop" and n.number == 2]
-    assert second.after == {joins[1].name}
-    assert all(found[name] for n in nodes for name in n.after)
-
-
 def test_a_long_training_is_a_chain_of_segments() -> None:
     nodes = training(lag=1, iterations=120)
     stages = Counter(n.stage for n in nodes)
     assert stages["rollout"] == stages["train"] == 120 and stages["iterate"] == 4 and stages["report"] == 1
-    # Within a segment a rollout waits for the training before the last; the first of a segment for the whole segment.
+    # Within a segment a rollout waits for the training before the last; the first of one for the whole segment before.
     cost = seconds(rollout=3, train=2)
     assert wall_time(laid_out(nodes, cost, pods={"rollout": 1, "training": 1})) == 2 * (50 * 3 + 2) + 20 * 3 + 2
 
@@ -220,10 +162,9 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri, folder = f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "monday"
     run_id = mlflow_run.open_run(uri=uri, name="monday", token="6f9c", parameters={}, tags={})
-    names = {"name": "monday", "token": "6f9c", "environment": "blackjack", "environment_url": ""}
-    run = Run(**names, seed=0, mlflow_run_id=run_id, tracking_uri=uri)
+    run = a_run("monday", uri, run_id)
     for step, took in ((1, 2.0), (0, 10.0), (3, 4.0), (2, 3.0)):
-        mlflow_run.log_metrics(run, {"stage/rollout_s": took, "rollout/games": 8.0}, step)
+        mlflow_run.log_metrics(run, {"stage/rollout_s": took, "rollout/episodes": 8.0}, step)
     for name, size in {
         "policies/00004": 100,
         "policies/00003": 1,
@@ -232,22 +173,14 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     }.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_bytes(bytes(size))
-    counted = {"rollout/groups": 4.0, "rollout/groups_with_variance": 1.0}
-    (folder / "trajectories" / "00003" / "_metrics.json").write_text(json.dumps(counted))
-    (folder / "run.json").write_text(json.dumps({"inputs": {**INPUTS, "config": {}}, "config": INPUTS["config"]}))
+    (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
     (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
-    sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0 + len(json.dumps(counted))}
-    assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 3.0}, sizes, 60.0, 0.25)
+    sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0}
+    assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 3.0}, sizes, 60.0)
 
 
 def test_a_run_of_several_workers_is_not_measured(tmp_path: Path) -> None:
-    config = {**INPUTS["config"], "rollout": {"workers": 4}}
-    (tmp_path / "run.json").write_text(json.dumps({"inputs": INPUTS, "config": config}))
-    with pytest.raises(ValueError, match=r"rollout.workers of .* is 4; allowed: 1, shares are reckoned"):
+    config = {**GrpoConfig().to_dict(), "rollout": {"workers": 4}}
+    (tmp_path / "run.json").write_text(json.dumps({"inputs": {**INPUTS, "config": config}}))
+    with pytest.raises(ValueError, match=r"rollout.workers of .* is 4; allowed: 1, shares are computed"):
         measured(tmp_path)
-
-
-def test_a_schedule_can_be_drawn(tmp_path: Path) -> None:
-    placed = laid_out(training(lag=1, workers=2), seconds(rollout_shard=3, train=2), pods={"rollout": 1, "training": 1})
-    draw({"lag 1": placed}, tmp_path / "schedule.png")
-    assert (tmp_path / "schedule.png").read_bytes().startswith(b"\x89PNG")

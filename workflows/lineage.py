@@ -16,8 +16,8 @@ def lineage(policy: str, trajectory: str = "") -> FlyteFile:
 
     Args:
         policy: Directory of a policy that a training wrote, its URI, or its name in the registry.
-        trajectory: Id of one game, such as 00003-00017-1. Then print who sampled it, its deck, reward, advantage and
-            conversation, and which of the policies up to this one learned from it.
+        trajectory: Id of one trajectory, such as 00003-00017-1. Then print who sampled it, its task, reward, advantage
+            and conversation, and which of the policies up to this one learned from it.
 
     Returns:
         The same as JSON, under runs/lineage/.

@@ -26,7 +26,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.evaluation.report import evaluate_into, evaluated_spec, evaluation_deck
     from tasks.evaluation.table import ended_badly, headline_text, headlines
     from tasks.peak_memory import peak_memory
-    from tasks.tracking import console, mlflow_run, registry
+    from tasks.tracking import console, mlflow_run
     from tasks.tracking.provenance import library_versions
 
     with stage_context(run, "evaluate"):
@@ -41,7 +41,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
         for figure in spec.figures:
             mlflow_run.log_file(run, folder / f"{figure.name}.png", f"evaluations/{version:05d}")
         made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
-        registry.register_or_leave(run.tracking_uri, made, folder, _exists())
+        mlflow_run.register_policy(run, made, _exists())
         write_metrics(run, folder, flat_metrics(found) | peak_memory("evaluate"), step=version)
         console.evaluation_line(version, headline_text([*headlines(spec), *ended_badly([found])], found))
         Deck("Evaluation", framed(evaluation_deck(folder)))
@@ -58,12 +58,11 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     from tasks.evaluation.report import REPORT, write_report
     from tasks.folders import shown
     from tasks.policy.checkpoint import read_manifest
-    from tasks.tracking import mlflow_run, outbox, registry
+    from tasks.tracking import mlflow_run, outbox
 
     with stage_context(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
-        outbox.flush_pending(run, [*folders, last])
-        registry.register_left(run.tracking_uri, folders, _exists())
+        outbox.flush_pending(run, [*folders, last], _exists())
         mlflow_run.log_tags(run, {"policy.digest": read_manifest(last).digest})
         uri = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, uri, iterations)
@@ -162,7 +161,7 @@ def _opened(
     uris = []
     for name, policy in policies.items():
         require(policy != "tiny", name, policy, "the directory of a Hugging Face checkpoint, or models:/NAME@champion")
-        uris.append(find(policy, files).place)
+        uris.append(find(policy, files).uri)
         check_length(check_policy(uris[-1], files=files), config)
     use_scratch_folder()
     folders = []

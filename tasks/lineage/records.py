@@ -3,10 +3,10 @@
     policies/00003 ──samples──► trajectories/00003 ──┐
     policies/00002 ──samples──► trajectories/00002 ──┴─groups of both, and policies/00003 itself──► policies/00004
 
-A batch names the policy that sampled it, a policy the one before it and the batches that it was trained on. Places are
-relative to the run's folder where they lie in it or beside it, so that it may be moved; where inputs come from object
-storage, as on a cluster, they are URIs. The underscore hides the file from readers of Arrow datasets, and it survives
-when a run removes a version's weights.
+A batch names the policy that sampled it, a policy its parent and the batches that it was trained on. Their URIs are
+relative to the run's folder where they lie in it or beside it, so that it can be moved; where inputs come from object
+storage, as on a cluster, they are complete. The underscore hides the file from readers of Arrow datasets, and keeps it
+when a run removes the weights of a version.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class PolicyName(Record):
 
 @dataclass(frozen=True)
 class BatchLineage(Record):
-    """Where a batch comes from. Produced by `rollout`, carried on by the stages that add columns to the batch.
+    """Where a batch comes from. Written by `rollout`, copied by the stages that add columns to the batch.
 
     Example: `BatchLineage(iteration=3, sampled_by=PolicyName(version=3, …))`.
     """
@@ -47,7 +47,7 @@ class BatchLineage(Record):
 class BatchUse(Record):
     """What a training took from a batch.
 
-    Example: `BatchUse(uri="trajectories/00003", digest="77ab…", iteration=3, sampled_by=PolicyName(…), games=1536,
+    Example: `BatchUse(uri="trajectories/00003", digest="77ab…", iteration=3, sampled_by=PolicyName(…), episodes=1536,
     groups=768, age=0, used=["00003-00001", "00003-00007", …])`.
     """
 
@@ -55,7 +55,7 @@ class BatchUse(Record):
     digest: str  # `batch_digest` of its folder
     iteration: int
     sampled_by: PolicyName
-    games: int
+    episodes: int
     groups: int
     age: int  # policy versions between the one that sampled it and the one that was trained
     used: list[str]  # the groups that the training learned from
@@ -63,9 +63,9 @@ class BatchUse(Record):
 
 @dataclass(frozen=True)
 class PolicyLineage(Record):
-    """Where a policy comes from: version 0 has an origin, the others a parent and batches.
+    """Where a policy comes from: version 0 has an origin, the others have a parent and batches.
 
-    Produced by `initial_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
+    Written by `initial_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
     parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
     """
 
@@ -81,10 +81,10 @@ def source_of(directory: Any) -> str:
     return str(directory.remote_source or directory.path)
 
 
-def place(uri: str, run: Path) -> str:
-    """`uri` as it is written down: from the folder `run` on where it lies beside that, else as it is.
+def stored_uri(uri: str, run: Path) -> str:
+    """`uri` as it is written down: relative to the folder `run` where it lies in it or beside it.
 
-    >>> place("/home/me/runs/monday/policies/00003", Path("/home/me/runs/monday"))
+    >>> stored_uri("/home/me/runs/monday/policies/00003", Path("/home/me/runs/monday"))
     'policies/00003'
     """
     if "://" in uri:
@@ -93,15 +93,15 @@ def place(uri: str, run: Path) -> str:
     return os.path.relpath(path, run) if path.is_relative_to(run.parent) else str(path)
 
 
-def resolved(uri: str, owner: str) -> str:
-    """The place that `uri` means in the `_lineage.json` of the policy or batch at `owner`; the inverse of `place`."""
+def resolve_uri(uri: str, owner: str) -> str:
+    """The inverse of `stored_uri`, for a `uri` in the `_lineage.json` of the policy or batch at `owner`."""
     if "://" in uri or os.path.isabs(uri):
         return uri
     return os.path.normpath(os.path.join(os.path.dirname(os.path.dirname(owner.rstrip("/"))), uri))
 
 
 def batch_digest(folder: Path) -> str:
-    """SHA-256 over the Arrow files of a batch, by name within it and content."""
+    """SHA-256 over the Arrow files of a batch, by their names within it and their contents."""
     total = hashlib.sha256()
     for path in sorted(folder.rglob("*.arrow")):
         total.update(path.relative_to(folder).as_posix().encode())
@@ -109,9 +109,9 @@ def batch_digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def named(info: Manifest, uri: str, run: Path) -> PolicyName:
-    """The name of the policy at `uri` that belongs to the run whose folder is `run`, or comes from elsewhere."""
-    return PolicyName(version=info.version, digest=info.digest, uri=place(uri, run))
+def named(manifest: Manifest, uri: str, run: Path) -> PolicyName:
+    """The name of the policy at `uri`, as the run whose folder is `run` writes it down."""
+    return PolicyName(version=manifest.version, digest=manifest.digest, uri=stored_uri(uri, run))
 
 
 def carry(source: Path, folder: Path) -> None:
@@ -120,7 +120,7 @@ def carry(source: Path, folder: Path) -> None:
 
 
 def write(folder: Path, lineage: BatchLineage | PolicyLineage) -> None:
-    """Leave `lineage` in the folder that it tells of."""
+    """Leave the lineage of a policy or batch in its folder."""
     (folder / LINEAGE).write_text(str(lineage.to_json()) + "\n")
 
 

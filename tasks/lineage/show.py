@@ -1,4 +1,4 @@
-"""The chain as people read it: a line a policy, under it a line for each batch that it learned from."""
+"""The chain as people read it: a line a policy, and under it a line for each batch that it learned from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from tasks.folders import shown
-from tasks.lineage.chain import PolicyLink, TrajectoryLink
+from tasks.lineage.chain import BatchLink, PolicyLink, TrajectoryLink
 
 DIGITS = 12  # of a digest, enough to tell policies apart
 INDENT = 4
@@ -16,55 +16,44 @@ def chain_lines(chain: Sequence[PolicyLink]) -> list[Text]:
     """The whole chain, newest policy first."""
     lines, width = [], len(str(chain[0].version))
     for policy in chain:
-        lines.append(
-            Text.assemble(
-                (f"policy {policy.version:>{width}}", "bold cyan"),
-                (f"  {policy.digest[:DIGITS]}", "dim"),
-                f"  {_shown(policy.place)}",
-                (f"  {policy.origin}" if policy.origin else "", "green"),
-                _state(policy.state),
-            )
-        )
+        lines.append(_line((f"policy {policy.version:>{width}}", "bold cyan"), policy, policy.origin))
         for batch in policy.batches:
-            use = batch.use
-            lines.append(
-                Text.assemble(
-                    " " * INDENT,
-                    f"from {len(use.used):,} of {use.groups:,} groups ({use.games:,} games) "
-                    f"that policy {use.sampled_by.version} played, age {use.age}",
-                    (f"  {use.digest[:DIGITS]}", "dim"),
-                    f"  {_shown(batch.place)}",
-                    _state(batch.state),
-                )
-            )
+            used = f"from {len(batch.used):,} of {batch.groups:,} groups ({batch.episodes:,} episodes)"
+            said = f"{' ' * INDENT}{used} that policy {batch.sampled_by.version} sampled, age {batch.age}"
+            lines.append(_line((said, ""), batch))
     return lines
 
 
+def _line(said: tuple[str, str], link: PolicyLink | BatchLink, origin: str = "") -> Text:
+    rest = (origin, "green"), (f"({link.state})" if link.state else "", "yellow")
+    parts = [said, (link.digest[:DIGITS], "dim"), (_shown(link.uri), ""), *rest]
+    return Text("  ").join(Text(text, style) for text, style in parts if text)
+
+
 def trajectory_lines(found: TrajectoryLink) -> list[Text]:
-    """One game: who played it on which deck, what it earned, what was said, who learned from it."""
+    """One trajectory: who sampled it on which task, its reward, who learned from it, and the conversation."""
     by, learned = found.sampled_by, ", ".join(f"policy {version}" for version in found.learned_by)
     reward = "none, it was dropped" if found.reward is None else f"{found.reward:+g}, {found.finish_reason}"
     facts = {
         "sampled by": f"policy {by.version}, {by.digest[:DIGITS]}, {_shown(by.uri)}",
-        "deck seed": str(found.seed),
+        "task": f"{found.task_id}, seed {found.seed}",
         "reward": reward,
         "advantage": f"{found.advantage:+g}",
         "learned by": learned or "none of these policies",
     }
     lines = [Text(f"trajectory {found.trajectory_id}", "bold cyan")]
     lines += [_fact(name, value, "dim") for name, value in facts.items()]
-    return lines + [_fact(message["role"], message["content"], "green") for message in found.messages]
+    for message in found.messages:
+        calls = [f"{call['name']} {call['arguments']}" for call in message.get("tool_calls") or ()]
+        lines.append(_fact(message["role"], "\n".join(filter(None, [message["content"], *calls])), "green"))
+    return lines
 
 
 def _fact(name: str, value: str, style: str) -> Text:
-    """What a policy sampled may hold anything: lines are indented, and no character reaches a terminal as a command."""
+    """An indented fact. What a policy sampled may hold anything: no character may control the terminal."""
     legible = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in value)
     return Text.assemble(" " * INDENT, (f"{name:<12}", style), legible.replace("\n", "\n" + " " * (INDENT + 12)))
 
 
-def _state(state: str) -> tuple[str, str]:
-    return f"  ({state})" if state else "", "yellow"
-
-
-def _shown(place: str) -> str:
-    return place if "://" in place else shown(Path(place))
+def _shown(uri: str) -> str:
+    return uri if "://" in uri else shown(Path(uri))

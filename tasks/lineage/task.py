@@ -1,4 +1,4 @@
-"""Flyte shell of the look at a policy's past."""
+"""Flyte shell that shows what a policy was made from."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tasks.resources import pod
 
 @task(**pod("cpu"))
 def show_lineage(policy: str, trajectory: str) -> FlyteFile:
-    """Print what `policy` was made from, or where one trajectory on its way comes from; returns it as JSON."""
+    """Print what `policy` was made from, or where one of the trajectories comes from; returns it as JSON."""
     from tasks.folders import RUNS
     from tasks.lineage.chain import find_trajectory, follow
     from tasks.lineage.show import chain_lines, trajectory_lines
@@ -19,9 +19,8 @@ def show_lineage(policy: str, trajectory: str) -> FlyteFile:
     from tasks.tracking import console
 
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
-    place = find(policy, files).place
-    place = place if is_remote(place) else str(Path(place).absolute())
-    chain = follow(place, files)
+    uri = find(policy, files).uri
+    chain = follow(uri if is_remote(uri) else str(Path(uri).absolute()), files)
     found = find_trajectory(trajectory, chain, files) if trajectory else None
     console.lines(trajectory_lines(found) if found else chain_lines(chain))
     record = {"policies": [link.to_dict() for link in chain], "trajectory": found.to_dict() if found else None}

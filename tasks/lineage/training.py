@@ -1,5 +1,6 @@
-"""What a training stage leaves of its lineage: beside the policy that it made, and in MLflow."""
+"""What a training stage leaves of its lineage: beside the policy that it made, and as datasets of the MLflow run."""
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -11,49 +12,64 @@ from tasks.lineage.records import (
     PolicyLineage,
     PolicyName,
     batch_digest,
-    place,
     read,
+    stored_uri,
     write,
 )
 from tasks.policy.checkpoint import read_manifest
-from tasks.records import read_batch, trajectory_numbers
-from tasks.tracking.datasets import log_datasets
+from tasks.records import read_batch, read_schema, trajectory_numbers
+from tasks.tracking import outbox
+
+DIGITS = 36  # of a digest that MLflow holds; the profile has all
 
 
 def record_training(
     run: Run, policy: Path, parent: str, batches: Mapping[str, Path], group_ids: Collection[str]
 ) -> None:
-    """Say beside the new `policy` what it was trained from, and link the batches to the MLflow run.
+    """Write beside the new `policy` what it was trained from, and link the batches to the MLflow run.
 
-    `parent` is the URI of the policy before it. `batches` are those in reach of the window, oldest first, by their URI;
-    of them it learned from the groups `group_ids`. The newest is named in any case, older ones where they were used.
+    `parent` is the URI of the policy before it. `batches` are those within reach, oldest first, by their URI; the
+    policy learned from their groups `group_ids`. The newest is named in any case, older ones where they were used.
     """
-    info, home = read_manifest(policy), run_folder(run.name)
-    chosen = set(group_ids)
-    found = {uri: batch_use(folder, place(uri, home), chosen, info.version - 1) for uri, folder in batches.items()}
-    newest = max((use.iteration for use in found.values()), default=0)
-    uses = {uri: use for uri, use in found.items() if use.used or use.iteration == newest}
-    lineage = PolicyLineage(
-        version=info.version,
-        digest=info.digest,
-        parent=PolicyName(version=info.version - 1, digest=info.parent, uri=place(parent, home)),
-        batches=list(uses.values()),
-    )
-    write(policy, lineage)
-    log_datasets(run, uses, {uri: batches[uri] for uri in uses}, info.version)
+    manifest, home, chosen = read_manifest(policy), run_folder(run.name), set(group_ids)
+    uses = {}
+    for uri, folder in batches.items():
+        lineage, rows = read(folder, BatchLineage), read_batch(folder, ["trajectory_id", "group_id"])
+        groups = set(rows["group_id"].to_pylist())
+        uses[uri] = BatchUse(
+            uri=stored_uri(uri, home),
+            digest=batch_digest(folder),
+            iteration=lineage.iteration,
+            sampled_by=lineage.sampled_by,
+            episodes=len(trajectory_numbers(rows)[1]),
+            groups=len(groups),
+            age=manifest.version - 1 - lineage.sampled_by.version,
+            used=sorted(groups & chosen),
+        )
+    newest = max((use.iteration for use in uses.values()), default=0)
+    uses = {uri: use for uri, use in uses.items() if use.used or use.iteration == newest}
+    name = PolicyName(version=manifest.version - 1, digest=manifest.parent, uri=stored_uri(parent, home))
+    made = PolicyLineage(version=manifest.version, digest=manifest.digest, parent=name, batches=list(uses.values()))
+    write(policy, made)
+    log_datasets(run, uses, batches, manifest.version)
 
 
-def batch_use(folder: Path, uri: str, group_ids: Collection[str], policy_version: int) -> BatchUse:
-    """What a training of `policy_version` takes from the batch in `folder`, named `uri`: those of `group_ids`."""
-    lineage, rows = read(folder, BatchLineage), read_batch(folder, ["trajectory_id", "group_id"])
-    groups = set(rows["group_id"].to_pylist())
-    return BatchUse(
-        uri=uri,
-        digest=batch_digest(folder),
-        iteration=lineage.iteration,
-        sampled_by=lineage.sampled_by,
-        games=len(trajectory_numbers(rows)[1]),
-        groups=len(groups),
-        age=policy_version - lineage.sampled_by.version,
-        used=sorted(groups & set(group_ids)),
-    )
+def log_datasets(run: Run, uses: Mapping[str, BatchUse], folders: Mapping[str, Path], trained_version: int) -> None:
+    """Link batches, by their URI, to the run: each once, however often it is trained on or a stage is repeated."""
+    for uri, use in uses.items():
+        columns = [{"name": field.name, "type": str(field.type)} for field in read_schema(folders[uri])]
+        dataset = {
+            "name": f"{run.name}/trajectories/{use.iteration:05d}",
+            "digest": use.digest[:DIGITS],
+            "source_type": uri.partition("://")[0] if "://" in uri else "local",
+            "source": json.dumps({"uri": uri}),
+            "schema": json.dumps({"mlflow_colspec": columns}),
+            "profile": json.dumps({**use.to_dict(), "used": len(use.used)}),
+        }
+        tags = {
+            "mlflow.data.context": "training",
+            "iteration": str(use.iteration),
+            "sampled_by_policy": str(use.sampled_by.version),
+            "trained_policy": str(trained_version),
+        }
+        outbox.deliver(run, [outbox.entry(run, dataset=dataset, tags=tags)])

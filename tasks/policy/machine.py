@@ -1,7 +1,4 @@
-"""What memory this machine has left, and the refusal of what will not fit in it.
-
-Only here are the estimates of `tasks/policy/memory.py` compared with anything.
-"""
+"""What memory this machine has left, and the refusal of what will not fit: compares the estimates of `memory.py`."""
 
 import gc
 import json
@@ -15,6 +12,7 @@ import psutil
 
 from tasks.config import RolloutConfig, TrainingConfig, require
 from tasks.policy.memory import GIB, cache_bytes, generator_role, scorer_role, training_role
+from tasks.policy.refusal import refuse
 
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -27,16 +25,13 @@ LESS = (
 def check_room(needs: Mapping[str, float], policy: object) -> None:
     """Raise ValueError, in one sentence, when `needs`, bytes by role, are together more than there is left here."""
     needed = sum(needs.values())
+    if needed > memory_left()[0]:
+        gc.collect()  # an engine of another shape that nothing refers to may still hold memory
     left, kind = memory_left()
     if needed > left:
-        gc.collect()  # what nobody refers to any more, an engine of another shape, may still be there
-        left, kind = memory_left()
-    if needed > left:
         cache = "rollout.gpu_memory_utilization" if kind == "GPU memory" else "rollout.kv_cache_gib"
-        raise ValueError(
-            f'policy is "{policy}", which takes about {needed / GIB:.1f} GiB of {kind} ({listed(needs)}); allowed: at '
-            f"most the {left / GIB:.1f} GiB left here, {LESS}, or a smaller {cache}."
-        )
+        takes = f", which takes about {needed / GIB:.1f} GiB of {kind} ({listed(needs)})"
+        refuse(policy, takes, f"at most the {left / GIB:.1f} GiB left here, {LESS}, or a smaller {cache}")
 
 
 def check_cache(config_json: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float) -> None:
@@ -55,18 +50,17 @@ def check_generator(policy: Path, rollout: RolloutConfig) -> None:
     """Raise ValueError when a new engine for `policy` does not fit beside what this process already has."""
     config_json, gpu = _config_json(policy), gpu_bytes()
     check_cache(config_json, rollout, gpu=gpu)
-    role = generator_role(config_json, rollout, gpu=gpu)
-    check_room({"generator": role.resident + role.working}, policy)
+    check_room({"generator": sum(generator_role(config_json, rollout, gpu=gpu))}, policy)
 
 
 def check_trainer(policy: Path, training: TrainingConfig, *, scores_only: bool = False) -> None:
-    """The same for a trainer, this rank's part of it; how many logits it will have it cannot know, and counts few.
+    """The same for a trainer, this rank's part of it. The number of logits is not known here: it counts few.
 
-    Ranks that share a machine ask at the same time: each for itself, so that they may not fit together.
+    Ranks that share a machine ask at the same time, each for itself, so together they may not fit.
     """
-    make, ranks = scorer_role if scores_only else training_role, int(os.environ.get("WORLD_SIZE", "1"))
-    role = make(_config_json(policy), training, 1, ranks=ranks)
-    check_room({"reference" if scores_only else "training": role.resident + role.working}, policy)
+    role, name = (scorer_role, "reference") if scores_only else (training_role, "training")
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    check_room({name: sum(role(_config_json(policy), training, 1, ranks=ranks))}, policy)
 
 
 def check_ranks(training: TrainingConfig) -> None:
@@ -74,12 +68,8 @@ def check_ranks(training: TrainingConfig) -> None:
     import torch
 
     gpus, ranks = torch.cuda.device_count(), training.ranks // training.nodes
-    require(
-        ranks <= gpus or gpus == 0,
-        "training.ranks",
-        training.ranks,
-        f"at most {gpus} on each of training.nodes = {training.nodes}, a GPU for every rank",
-    )
+    allowed = f"at most {gpus} on each of training.nodes = {training.nodes}, a GPU for every rank"
+    require(ranks <= gpus or gpus == 0, "training.ranks", training.ranks, allowed)
 
 
 def _config_json(policy: Path) -> dict[str, Any]:
@@ -93,12 +83,12 @@ def listed(needs: Mapping[str, float]) -> str:
 
 def memory_left() -> tuple[float, str]:
     """Bytes that this process can still take, and of what: the accelerator's memory where there is one, else RAM."""
-    import torch  # only where memory is compared: a second
+    import torch  # a second, so only where memory is compared
 
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()
-        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # free for torch, taken for the driver
-        return free + kept, "GPU memory"
+        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # torch can reuse it
+        return free + cached, "GPU memory"
     return min(float(psutil.virtual_memory().available), cgroup_left()), "memory"
 
 
@@ -112,8 +102,8 @@ def gpu_bytes() -> float:
 def cgroup_left() -> float:
     """Bytes below the tightest memory limit of this process's control groups, version 1 or 2; infinite without one.
 
-    A limit on a group holds for all below it. The page cache of a group is given up before anybody is killed for
-    memory, so what of it was not used lately does not count as taken.
+    A limit on a group holds for all below it. The kernel frees a group's page cache before it kills a process, so the
+    part of it that was not used lately does not count as taken.
     """
     left = math.inf
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.is_file() else []:
@@ -123,16 +113,16 @@ def cgroup_left() -> float:
         base = GROUPS / controllers
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
         group = base / path.lstrip("/")
-        for folder in (group, *group.parents):  # in a container the path is the host's, and what is here is the base
+        for folder in (group, *group.parents):  # in a container the path is the host's, and only the base is here
             limit, taken = (folder / name for name in names)
             if limit.is_file() and (bound := limit.read_text().strip()) != "max":
-                left = min(left, int(bound) - int(taken.read_text()) + _given_up(folder / "memory.stat"))
+                left = min(left, int(bound) - int(taken.read_text()) + _reclaimable(folder / "memory.stat"))
             if folder == base:
                 break
     return left
 
 
-def _given_up(stat: Path) -> int:
-    lines = (line.split() for line in stat.read_text().splitlines()) if stat.is_file() else []
-    known = {name: int(value) for name, value in lines}
-    return known.get("total_inactive_file", known.get("inactive_file", 0))  # version 1 has both: with all below, alone
+def _reclaimable(stat: Path) -> int:
+    known = dict(line.split() for line in stat.read_text().splitlines()) if stat.is_file() else {}
+    # Version 1 has both: with all groups below, and alone.
+    return int(known.get("total_inactive_file", known.get("inactive_file", 0)))

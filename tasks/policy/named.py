@@ -3,7 +3,6 @@
 find ─► Source: where it lies ─► look: what can be checked before any work ─► a task fetches the weights
 """
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from tasks.folders import remove_at_exit
 from tasks.json_records import Record
 from tasks.policy.checkpoint import Manifest, read_manifest
 from tasks.policy.hub import SMALL, WEIGHTS
+from tasks.policy.refusal import refuse
 
 REGISTRY = "models:/"
 Files = Callable[[str], AbstractFileSystem]  # the file system that holds a URI
@@ -25,14 +25,14 @@ Files = Callable[[str], AbstractFileSystem]  # the file system that holds a URI
 class Source(Record):
     """Where a policy comes from.
 
-    Example: `Source(given="models:/grpo-blackjack@champion", place="/…/runs/monday/policies/00032",
+    Example: `Source(given="models:/grpo-blackjack@champion", uri="/…/runs/monday/policies/00032",
     version="models:/grpo-blackjack/7", digest="5f0c…")`.
     """
 
     given: str  # by the user
-    place: str  # "tiny", a name on the hub, a directory, or the URI of one
+    uri: str  # "tiny", a name on the hub, a directory, or the URI of one
     version: str = ""  # in the registry, where it was named by it
-    digest: str = ""  # that the registry knows it by
+    digest: str = ""  # as the registry has it
 
 
 def files_of(uri: str) -> AbstractFileSystem:
@@ -40,59 +40,53 @@ def files_of(uri: str) -> AbstractFileSystem:
     return url_to_fs(uri)[0]
 
 
-def is_remote(place: str) -> bool:
-    """Whether a policy's place is in object storage, and no path or name."""
-    return "://" in place
+def is_remote(uri: str) -> bool:
+    """Whether a policy lies in object storage: a URI, and not a path or name."""
+    return "://" in uri
 
 
 def find(policy: str, files: Files = files_of) -> Source:
-    """Where the policy lies that a user names, without anything being fetched.
+    """Where the policy lies that a user names; nothing is fetched.
 
     Raises ValueError, in one sentence, for a version that the registry does not have, or whose directory was removed
-    or changed since. Other names are looked at when the policy is checked.
+    or changed since. Other names are checked later, by `check_task`.
     """
     if not policy.startswith(REGISTRY):
-        return Source(policy, policy)
-    from tasks.tracking import registry
-    from tasks.tracking.mlflow_run import tracking_uri
+        return Source(given=policy, uri=policy)
+    from tasks.tracking import mlflow_store, registry
 
-    version = registry.find(tracking_uri(), policy)
-    shown = policy if policy == version.name else f"{policy} ({version.name})"
-    if not is_there(version.place, files):
-        raise ValueError(
-            f'policy is "{shown}", whose directory {version.place} is not there any more; allowed: a version whose '
-            "directory was kept."
-        )
-    info = stored_manifest(version.place, files)
-    if version.digest not in ("", info.digest):
-        raise ValueError(
-            f'policy is "{shown}", whose directory {version.place} holds another policy by now; allowed: a version '
-            "whose directory was kept."
-        )
-    return Source(policy, version.place, version.name, info.digest)
+    version = registry.find(mlflow_store.tracking_uri(), policy)
+    name = policy if policy == version.name else f"{policy} ({version.name})"
+    allowed = "a version whose directory was kept"
+    if not is_there(version.uri, files):
+        refuse(name, f", whose directory {version.uri} is not there any more", allowed)
+    if is_remote(version.uri):
+        manifest = Manifest.from_json(files(version.uri).cat_file(_manifest_of(version.uri)))
+    else:
+        manifest = read_manifest(Path(version.uri))
+    if version.digest not in ("", manifest.digest):
+        refuse(name, f", whose directory {version.uri} holds another policy by now", allowed)
+    return Source(given=policy, uri=version.uri, version=version.name, digest=manifest.digest)
 
 
-def is_there(place: str, files: Files = files_of) -> bool:
-    """Whether a whole policy lies at a place: `policy.json` is written last, and removed first."""
-    found = place.rstrip("/") + "/policy.json"
-    return files(place).exists(found) if is_remote(place) else Path(found).is_file()
+def is_there(uri: str, files: Files = files_of) -> bool:
+    """Whether a complete policy lies at a URI: its `policy.json` is written last, and removed first."""
+    path = _manifest_of(uri)
+    return files(uri).exists(path) if is_remote(uri) else Path(path).is_file()
 
 
-def stored_manifest(place: str, files: Files) -> Manifest:
-    """The `policy.json` at a place; that of a directory is held against its weights, as `read_manifest` does."""
-    if not is_remote(place):
-        return read_manifest(Path(place))
-    return Manifest.from_dict(json.loads(files(place).cat_file(place.rstrip("/") + "/policy.json")))
+def _manifest_of(uri: str) -> str:
+    return uri.rstrip("/") + "/policy.json"
 
 
 def look(uri: str, files: Files) -> tuple[Path, list[str]]:
-    """A folder with all of a remote checkpoint but its weights, and the names of those: what the hub's `look` gives.
+    """A folder with all of a remote checkpoint but its weights, and their file names: the same as the hub's `look`.
 
     Raises ValueError when nothing is there.
     """
     held = files(uri)
     if not held.isdir(uri):
-        raise ValueError(f'policy is "{uri}", and nothing is there; allowed: the URI of a directory with a checkpoint.')
+        refuse(uri, ", and nothing is there", "the URI of a directory with a checkpoint")
     paths = [path.rstrip("/") for path in held.ls(uri, detail=False)]
     folder = Path(tempfile.mkdtemp())
     remove_at_exit(folder)

@@ -1,4 +1,4 @@
-"""Flyte shell of the stage that brings policy 0 of a run."""
+"""Flyte shell of the stage that makes policy 0 of a run."""
 
 from pathlib import Path
 
@@ -20,35 +20,40 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     from tasks.tracking.provenance import library_versions
 
     with stage_context(run, "initial_policy"):
-        policy = run.policy
-        if policy == "tiny":
-            from tasks.training.cold_start import tiny_policy  # seconds, which a checkpoint need not wait for
+        if run.policy == "tiny":
+            from tasks.training.cold_start import tiny_policy  # takes seconds, and only `tiny` needs it
 
             console.stage("policy tiny: cold start")
-            thinking = config.rollout.thinking
-            source = tiny_policy(config.tiny, config.training, run.environment, run.seed, thinking=thinking)
-        elif hub.is_hub_name(policy):
-            console.stage(f"policy {policy}: from the hub")
-            source = hub.fetch(policy)
+            source = tiny_policy(
+                config.tiny,
+                config.training,
+                run.environment,
+                run.seed,
+                thinking=config.rollout.thinking,
+                options=config.rollout.environment_options,
+            )
+        elif hub.is_hub_name(run.policy):
+            console.stage(f"policy {run.policy}: from the hub")
+            source = hub.fetch(run.policy)
         else:
-            source = fetched(policy)
+            source = fetched(run.policy)
         folder = stage_folder(run, "policies", 0)
-        info = import_checkpoint(source, folder)
-        record_initial(run, folder, policy, source, info)
-        mlflow_run.log_tags(run, {"policy.initial_digest": info.digest, **library_versions()})
+        manifest = import_checkpoint(source, folder)
+        record_initial(run, folder, run.policy, source, manifest)
+        mlflow_run.log_tags(run, {"policy.initial_digest": manifest.digest, **library_versions()})
         mlflow_run.log_metrics(run, stage_seconds(), 0)
         outbox.save_pending(run, folder)
     return FlyteDirectory(str(folder))
 
 
-def fetched(place: str) -> Path:
-    """The directory of a policy on this machine; one in object storage is downloaded, and must be whole."""
+def fetched(uri: str) -> Path:
+    """The directory of a policy on this machine; one in object storage is downloaded, and must be complete."""
     from tasks.policy.checkpoint import read_manifest
     from tasks.policy.named import is_remote, is_there
 
-    if not is_remote(place):
-        return Path(place)
-    folder = Path(FlyteDirectory.from_source(place).download())
+    if not is_remote(uri):
+        return Path(uri)
+    folder = Path(FlyteDirectory.from_source(uri).download())
     if is_there(str(folder)):
         read_manifest(folder)
     return folder

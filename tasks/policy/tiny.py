@@ -1,7 +1,7 @@
 """The policy `tiny`: a Qwen3 checkpoint made on the spot, small enough to learn on a laptop.
 
 Everything about it is ordinary (config.json, safetensors, a ByteLevel BPE tokenizer with a ChatML template), so that
-transformers, vLLM and TorchTitan open it like any other. It is born random; the supervised cold start in
+transformers, vLLM and TorchTitan open it like any other. Its weights are random; the supervised cold start in
 `tasks/training/cold_start.py` teaches it to answer at all.
 """
 
@@ -27,10 +27,9 @@ def make_tokenizer(texts: Iterable[str], folder: Path) -> int:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=special,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -63,23 +62,16 @@ def shape(config: TinyPolicyConfig, vocabulary: int = VOCABULARY) -> dict[str, A
 
 
 def make_weights(config: TinyPolicyConfig, vocabulary: int, end_id: int, pad_id: int, seed: int, folder: Path) -> None:
-    """Write a randomly initialised Qwen3 checkpoint: float32, output head of its own."""
+    """Write a randomly initialised Qwen3 checkpoint in float32, with an output head of its own."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    sizes = shape(config, vocabulary)
-    sizes.pop("model_type")
-    whole = Qwen3Config(
-        **sizes,
-        bos_token_id=None,
-        eos_token_id=end_id,
-        pad_token_id=pad_id,
-        dtype="float32",
-    )
+    sizes = {key: value for key, value in shape(config, vocabulary).items() if key != "model_type"}
+    ids = {"bos_token_id": None, "eos_token_id": end_id, "pad_token_id": pad_id}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(whole)
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes, **ids, dtype="float32"))
     model.generation_config = GenerationConfig(eos_token_id=end_id, pad_token_id=pad_id)
     model.save_pretrained(folder)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.policy.refusal import refuse
+
 INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which
 # The precisions in which policies are kept: as config.json calls them, and as safetensors does.
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
@@ -24,7 +26,7 @@ class Stored:
 
 
 def files_in_index(folder: Path) -> set[str]:
-    """The weight files that a checkpoint in several says it has."""
+    """The weight files that the index of a checkpoint names; none for one in a single file."""
     index = folder / INDEX
     return set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
 
@@ -41,18 +43,12 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
         try:
             with safe_open(path, framework="numpy") as file:
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, it is no dict
-                headers = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+                held = {name: Stored(path.name, s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
         except SafetensorError as error:
-            raise ValueError(
-                f'policy is "{folder}", whose {path.name} cannot be read ({error}); allowed: whole safetensors files.'
-            ) from None
-        for name, (dtype, shape) in headers.items():
-            if name in found:
-                raise ValueError(
-                    f'policy is "{folder}", which has {name} in {found[name].file} and in {path.name}; allowed: each '
-                    f"tensor in one file."
-                )
-            found[name] = Stored(path.name, dtype, shape)
+            refuse(folder, f", whose {path.name} cannot be read ({error})", "whole safetensors files")
+        for name in held.keys() & found.keys():
+            refuse(folder, f", which has {name} in {found[name].file} and in {path.name}", "each tensor in one file")
+        found |= held
     return found
 
 
@@ -83,13 +79,9 @@ def check_stored(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     for name, shape in shapes.items():
         wanted = " x ".join(map(str, shape))
         if name not in found:
-            raise ValueError(
-                f'policy is "{folder}", whose weights lack {name}; allowed: all tensors that its config.json asks for, '
-                f"this one of {wanted}."
-            )
+            allowed = f"all tensors that its config.json asks for, this one of {wanted}"
+            refuse(folder, f", whose weights lack {name}", allowed)
         if found[name].shape != shape:
             given = " x ".join(map(str, found[name].shape))
-            raise ValueError(
-                f'policy is "{folder}", whose {name} in {found[name].file} is {given}; allowed: {wanted}, as its '
-                f"config.json says."
-            )
+            why = f", whose {name} in {found[name].file} is {given}"
+            refuse(folder, why, f"{wanted}, as its config.json says")

@@ -39,7 +39,7 @@ def check_inputs(
 ) -> tuple[GrpoConfig, dict[str, Any]]:
     """The resolved settings, and the config.json of the policy; ValueError, in one sentence, for a bad input.
 
-    `policy` is the place of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
+    `policy` is the uri of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
     stages will run on this machine, as in `check_memory`.
     """
     require(
@@ -193,7 +193,7 @@ def open_run(
         tracking_uri=uri,
         iterations=inputs["iterations"],
         started=mlflow_run.start_time(uri, run_id),
-        policy=source.place,
+        policy=source.uri,
         given=given.on_one_rank(),
     )
     if not record.is_file():

@@ -1,11 +1,10 @@
-"""Where MLflow keeps its records: a SQLite file among the runs, or a server that the environment names."""
+"""Where MLflow keeps its records: a SQLite file among the runs, or the server that MLFLOW_TRACKING_URI names."""
 
 import contextlib
 import fcntl
 import functools
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from tasks.config import require
 from tasks.folders import RUNS
+from tasks.time_limit import within
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 EXPERIMENT = "grpo"
 PROBE_SECONDS = 10.0
+PAUSE_SECONDS = 60.0  # in which a server that did not answer is not asked again
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 ALLOWED = "http(s)://<a running MLflow server>, sqlite:///<a writable file> or another database URL"
 
-PAUSE_SECONDS = 60.0  # for which a server that was away is not asked again
-
-# MLflow reads these when it is first imported: no telemetry, no progress notes; and a server that is away costs 20 s,
-# not the many minutes of MLflow's own timeouts and retries. What a person has set stays.
+# MLflow reads these when it is first imported. No telemetry, no progress notes; and a server that does not answer costs
+# 20 s, where MLflow's own timeouts and retries take many minutes. What the user has set stays.
 for _name, _value in {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -42,12 +41,15 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI", "") or f"sqlite:///{(RUNS / 'mlflow.db').absolute()}"
 
 
+_away: dict[str, float] = {}  # servers that did not answer, and until when they are not asked
+
+
 def client(uri: str) -> "MlflowClient":
-    """One client an address and process. Raises MlflowException, at once, while a server is known to be away."""
+    """One client for each address and process. Raises MlflowException, at once, while a server is known to be away."""
     from mlflow.exceptions import MlflowException
 
-    if time.monotonic() < _silent.get(uri, 0.0):
-        raise MlflowException(f"MLflow at {shown(uri)} is away")
+    if is_away(uri):
+        raise MlflowException(f"MLflow at {display_uri(uri)} is away")
     return _client(uri)
 
 
@@ -58,44 +60,45 @@ def _client(uri: str) -> "MlflowClient":
     return MlflowClient(tracking_uri=uri)
 
 
-_silent: dict[str, float] = {}  # servers that are away, and until when nobody asks them
+def is_away(uri: str) -> bool:
+    """Whether a server did not answer a moment ago."""
+    return time.monotonic() < _away.get(uri, 0.0)
 
 
-def silent(uri: str) -> bool:
-    """A request had no answer: the server is left alone for a while, so that a stage waits for it once. True when it
-    was there before."""
-    known = uri in _silent
-    if time.monotonic() >= _silent.get(uri, 0.0):
-        _silent[uri] = time.monotonic() + PAUSE_SECONDS
-    return not known
+def mark_away(uri: str) -> bool:
+    """A request had no answer: none is made for PAUSE_SECONDS. True where the server had answered before."""
+    new = uri not in _away
+    if not is_away(uri):
+        _away[uri] = time.monotonic() + PAUSE_SECONDS
+    return new
 
 
-def answered(uri: str) -> bool:
-    """A request was answered. True when the server was away before."""
-    return _silent.pop(uri, None) is not None
+def mark_back(uri: str) -> bool:
+    """A request was answered. True where the server was away before."""
+    return _away.pop(uri, None) is not None
 
 
 def ask_again(uri: str) -> None:
-    """Let the next request be made, whatever became of the one before."""
-    if uri in _silent:
-        _silent[uri] = 0.0
+    """Let the next request be made, even while the server is known to be away."""
+    if uri in _away:
+        _away[uri] = 0.0
 
 
-def shown(uri: str) -> str:
+def display_uri(uri: str) -> str:
     """The address without a password."""
     return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
 def experiment(uri: str) -> str:
-    """The id of the experiment that holds all trainings, made when it is not there."""
+    """The id of the experiment that holds all trainings, made where it is not there."""
     from mlflow.exceptions import MlflowException
 
     found = client(uri).get_experiment_by_name(EXPERIMENT)
     if found is None:
-        database = _sqlite_file(uri)
-        # Otherwise artifacts of a SQLite store go to ./mlruns of whichever folder a process was started in.
+        database = sqlite_file(uri)
+        # Otherwise artifacts of a SQLite store go to ./mlruns, in whichever folder the process was started.
         artifacts = str(database.with_name("mlflow-artifacts")) if database else None
-        with contextlib.suppress(MlflowException):  # on a shared server another training may be first
+        with contextlib.suppress(MlflowException):  # on a shared server another training may have made it
             return client(uri).create_experiment(EXPERIMENT, artifact_location=artifacts)
         found = client(uri).get_experiment_by_name(EXPERIMENT)
     assert found is not None
@@ -104,11 +107,11 @@ def experiment(uri: str) -> str:
 
 @contextlib.contextmanager
 def one_process_at_a_time(uri: str) -> Iterator[None]:
-    """Two processes that create one SQLite store at the same moment break it, so they wait for each other.
+    """A lock on a SQLite store: two processes that create one at the same moment break it.
 
     Raises ValueError when the store's folder cannot be written.
     """
-    database = _sqlite_file(uri)
+    database = sqlite_file(uri)
     if database is None:
         yield
         return
@@ -118,43 +121,41 @@ def one_process_at_a_time(uri: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f'MLFLOW_TRACKING_URI is "{uri}"; allowed: {ALLOWED}.') from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by a killed process
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a killed process
         yield
 
 
 def check_reachable(uri: str) -> None:
-    """Ask an http(s) server once, since MLflow's own retries take minutes to say that it is not there.
+    """Ask an http(s) server once, because MLflow's own retries take minutes.
 
-    Raises ValueError within 15 s.
+    Raises ValueError within 15 s where it does not answer as an MLflow server.
     """
     ask_again(uri)
     scheme = uri.split(":")[0].split("+")[0]
-    require(scheme in (*DATABASES, "http", "https"), "MLFLOW_TRACKING_URI", shown(uri), ALLOWED)
+    require(scheme in (*DATABASES, "http", "https"), "MLFLOW_TRACKING_URI", display_uri(uri), ALLOWED)
     if scheme in DATABASES:
         return
-    answers: list[int] = []
-    # In a thread, because nothing else bounds the time that a name server takes.
-    thread = threading.Thread(target=_ask, args=(uri, answers), daemon=True)
-    thread.start()
-    thread.join(PROBE_SECONDS)
-    told = f"HTTP status {answers[0]}" if answers else "no answer"
-    if answers != [200]:
-        raise ValueError(f'MLFLOW_TRACKING_URI is "{shown(uri)}" ({told}); allowed: {ALLOWED}.')
+    answer = "no answer"
+    with contextlib.suppress(Exception):  # for whatever reason, there was no answer
+        if (status := within(PROBE_SECONDS, functools.partial(_status, uri))) == 200:
+            return
+        answer = f"HTTP status {status}"
+    raise ValueError(f'MLFLOW_TRACKING_URI is "{display_uri(uri)}" ({answer}); allowed: {ALLOWED}.')
 
 
-def _ask(uri: str, answers: list[int]) -> None:
+def _status(uri: str) -> int:
+    """The HTTP status of a question that every MLflow server can answer."""
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
     endpoint = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
-    credentials = get_default_host_creds(uri)
-    with contextlib.suppress(Exception):  # whatever went wrong, there was no answer
-        answer = http_request(credentials, endpoint, "GET", max_retries=0, timeout=5, raise_on_status=False)
-        assert answer is not None
-        # This code is how a server says that the experiment is not there yet.
-        unknown = answer.status_code == 404 and "RESOURCE_DOES_NOT_EXIST" in answer.text
-        answers.append(200 if unknown else answer.status_code)
+    answer = http_request(get_default_host_creds(uri), endpoint, "GET", max_retries=0, timeout=5, raise_on_status=False)
+    assert answer is not None
+    # With this code a server says that the experiment is not there yet.
+    unknown = answer.status_code == 404 and "RESOURCE_DOES_NOT_EXIST" in answer.text
+    return 200 if unknown else answer.status_code
 
 
-def _sqlite_file(uri: str) -> Path | None:
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite store; None for another one."""
     return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None

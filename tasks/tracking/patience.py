@@ -1,47 +1,40 @@
-"""What is nice to have in MLflow is tried for a few seconds: no stage fails, or waits long, for want of it."""
+"""Writes to MLflow what is useful but not needed: for a few seconds, and a failure ends no stage."""
 
-import threading
 from collections.abc import Callable
 
+from tasks.time_limit import within
 from tasks.tracking import console
 
 PATIENCE = 5.0  # seconds
-PROBE = 2.0  # seconds of these in which a server says that it is there
+PROBE = 2.0  # seconds of these in which a server must answer at all
 
 
 def try_to_send(what: str, uri: str, send: Callable[[], None]) -> bool:
-    """Call `send`, which writes `what` to the tracking server at `uri`; whether it came to its end within PATIENCE.
+    """Call `send`, which writes `what` to the tracking server at `uri`; whether it was done within PATIENCE.
 
-    Where it did not, one line on the console says that `what` may be missing in MLflow, and why. A server over HTTP
-    is asked first whether it is there, because MLflow's own retries take minutes and fill the console.
+    Otherwise one line on the console says that `what` may be missing in MLflow, and why. A server over HTTP is probed
+    first, because MLflow's own retries take minutes and fill the console.
     """
-    # The time that an import takes says nothing of the server.
-    import mlflow.tracing.client  # noqa: F401
+    import mlflow.tracing.client  # noqa: F401  here, so that the time of the import does not count
     from mlflow.exceptions import MlflowException
 
-    errors: list[Exception] = []
+    def probe_and_send() -> None:
+        _probe(uri)
+        send()
 
-    def attempt() -> None:
-        try:
-            _probe(uri)
-            send()
-        except Exception as error:
-            errors.append(error)
-
-    # In a thread, because nothing else bounds the time that a name server or a locked database takes.
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    if not thread.is_alive() and not errors:
+    try:
+        within(PATIENCE, probe_and_send)
         return True
-    if errors and not isinstance(errors[0], MlflowException | OSError | NotImplementedError):
-        raise errors[0]  # our own mistake, no server's
-    said = str(errors[0]) or type(errors[0]).__name__ if errors else f"it took more than {PATIENCE:.0f} s"
-    console.stage(f"{what} may be missing in MLflow: {said.splitlines()[0][:200]}")
+    except TimeoutError:
+        reason = f"it took more than {PATIENCE:.0f} s"
+    except (MlflowException, OSError, NotImplementedError) as error:
+        reason = str(error) or type(error).__name__
+    console.stage(f"{what} may be missing in MLflow: {reason.splitlines()[0][:200]}")
     return False
 
 
 def _probe(uri: str) -> None:
+    """Raise ConnectionError where a server over HTTP does not answer."""
     if not uri.startswith(("http://", "https://")):
         return
     from mlflow.utils.credentials import get_default_host_creds

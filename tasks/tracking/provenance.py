@@ -1,5 +1,5 @@
-"""What a run was made with: who started what, the commit, the releases of the libraries that decide its numbers, the
-Flyte execution."""
+"""What a run was made with: who started what, the commit, the versions of the libraries that its numbers depend on,
+the Flyte execution."""
 
 import contextlib
 import getpass
@@ -17,7 +17,7 @@ DISTRIBUTIONS = {  # library: the names under which it may be installed
     "mlflow": ("mlflow",),
 }
 EXECUTION = "flyte.execution"
-FLYTE = {  # variables of every pod of an execution, by their long or their short names, as flytekit reads them
+FLYTE = {  # variables of every pod of an execution, by their long and short names, as flytekit reads them
     "project": ("FLYTE_INTERNAL_EXECUTION_PROJECT", "_F_PRJ"),
     "domain": ("FLYTE_INTERNAL_EXECUTION_DOMAIN", "_F_DM"),
     "name": ("FLYTE_INTERNAL_EXECUTION_ID", "_F_NM"),
@@ -30,9 +30,9 @@ FLYTE = {  # variables of every pod of an execution, by their long or their shor
 def flyte_execution() -> dict[str, str]:
     """Tags for the Flyte execution that this process is a pod of; empty elsewhere.
 
-    `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`, of
-    these last three what the pod knows; the version is that of the registered code. Each attempt at a task finds the
-    same.
+    `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`; of
+    the last three those that the pod knows. The version is that of the registered code. Each attempt at a task finds
+    the same.
     """
     found = {tag: next(filter(None, map(os.environ.get, names)), "") for tag, names in FLYTE.items()}
     if not found["name"]:
@@ -42,7 +42,7 @@ def flyte_execution() -> dict[str, str]:
 
 
 def started_by() -> dict[str, str]:
-    """Tags that MLflow shows as "Created by" and "Source": the person's name here, or that for the MLflow server; the
+    """Tags that MLflow shows as "Created by" and "Source": the user's name here, or that for the MLflow server; the
     workflow of the execution, or the file that pyflyte was given. What is not known has no tag.
 
     `{"mlflow.user": "ada", "mlflow.source.name": "workflows/grpo.py", "mlflow.source.type": "LOCAL"}`
@@ -68,7 +68,7 @@ def git_state() -> dict[str, str]:
 
 
 def library_versions() -> dict[str, str]:
-    """`{"version.torch": "2.13.0", …}` of those that are installed: the image of one role lacks others."""
+    """`{"version.torch": "2.13.0", …}` of those that are installed: no image has all of them."""
     found: dict[str, str] = {}
     for library, distributions in DISTRIBUTIONS.items():
         for distribution in distributions:

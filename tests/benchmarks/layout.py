@@ -1,7 +1,6 @@
-"""Schedules a graph on pods: each node begins when the nodes before it have ended and a pod of its role is free.
+"""Lays a graph on pods: each node begins when what it waits for has ended and a pod of its role is free.
 
-A simulation by events, with given seconds instead of work. First come, first served; nodes that are ready at the same
-time begin in the order of the graph.
+First come, first served; nodes that are ready at the same moment go in the order of the graph.
 """
 
 import heapq
@@ -20,88 +19,48 @@ class Cost:
     move: float
     work: float
 
-    @property
-    def whole(self) -> float:
-        return self.start + self.move + self.work
-
 
 @dataclass(frozen=True)
 class Placed:
-    """One node on one pod.
-
-    Example: a second training that waited for the pod of the first, `n2-dn5`, has `because="n2-dn5"` and begins when
-    that node ended.
-    """
+    """One node on one pod. Example: a training that waited for the pod of another has `because="n2-dn5"`, that node's
+    name, and `begin`, its end."""
 
     node: Node
     cost: Cost
-    pod: int  # counted from 0 in its pool
+    pod: int  # counted from 0 among those of its role
     begin: float
     end: float
     because: str  # the last node that it waited for; "" if none
 
 
-def laid_out(
-    nodes: Sequence[Node],
-    cost: Callable[[Node], Cost],
-    *,
-    pods: Mapping[str, int],
-    pool: Callable[[Node], str] = lambda node: node.role,
-    at_most: int = 10**9,
-) -> list[Placed]:
-    """All nodes, in the order in which they begin.
-
-    `pods` is the number of pods in each pool, other pools have `at_most`; a node's pool is its role, unless `pool` says
-    otherwise. Raises ValueError when a node waits for one that is not in the graph.
-    """
-    names = {node.name for node in nodes}
+def laid_out(nodes: Sequence[Node], cost: Callable[[Node], Cost], pods: Mapping[str, int]) -> list[Placed]:
+    """All nodes, in the order in which they are ready. `pods` are those at once, by role; of others there is no end."""
     order = {node.name: i for i, node in enumerate(nodes)}
     missing = {node.name: set(node.after) for node in nodes}
-    for node in nodes:
-        if not node.after <= names:
-            raise ValueError(f"{node.name} waits for {sorted(node.after - names)}; allowed: nodes of the graph.")
-    waiters: dict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
-        for name in node.after:
-            waiters[name].append(node)
-    free: dict[str, list[int]] = defaultdict(list)  # pods that were used before and are free, by pool
-    used: dict[str, int] = defaultdict(int)  # pods ever used, by pool
-    freed_by: dict[tuple[str, int], str] = {}
-    ready = [(0.0, order[node.name], node, "") for node in nodes if not node.after]
-    running: list[tuple[float, int, Placed]] = []
-    placed: list[Placed] = []
-    now = 0.0
-    while ready or running:
-        later = []
-        for since, number, node, because in sorted(ready, key=lambda item: item[:2]):
-            where = pool(node)
-            if free[where]:
-                pod = heapq.heappop(free[where])
-            elif used[where] < pods.get(where, at_most):
-                pod = used[where]
-                used[where] += 1
-            else:
-                later.append((since, number, node, because))
-                continue
-            seconds = cost(node)
-            why = because if since == now else freed_by[where, pod]
-            one = Placed(node, seconds, pod, now, now + seconds.whole, why)
-            placed.append(one)
-            heapq.heappush(running, (one.end, number, one))
-        ready = later
-        if not running:
-            raise ValueError(f"{len(ready)} nodes wait for pods of which there are none.")
-        now = running[0][0]
-        while running and running[0][0] == now:
-            ended = heapq.heappop(running)[2]
-            where = pool(ended.node)
-            heapq.heappush(free[where], ended.pod)
-            freed_by[where, ended.pod] = ended.node.name
-            for node in waiters[ended.node.name]:
-                missing[node.name].discard(ended.node.name)
-                if not missing[node.name]:
-                    ready.append((now, order[node.name], node, ended.node.name))
-    return placed
+    ready = [(0.0, order[node.name], node) for node in nodes if not node.after]
+    free: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role, of each pod: since when, after which node
+    placed: dict[str, Placed] = {}
+    while ready:
+        since, _, node = heapq.heappop(ready)
+        mine, seconds = free[node.role], cost(node)
+        pod = next((i for i, (when, _) in enumerate(mine) if when <= since), len(mine))
+        if pod == pods.get(node.role):
+            pod = min(range(pod), key=lambda i: mine[i][0])
+        elif pod == len(mine):
+            mine.append((0.0, ""))
+        begin = max(since, mine[pod][0])
+        last = max((placed[name] for name in node.after), key=lambda p: (p.end, order[p.node.name]), default=None)
+        because = (last.node.name if last else "") if begin == since else mine[pod][1]
+        end = begin + seconds.start + seconds.move + seconds.work
+        mine[pod] = end, node.name
+        placed[node.name] = Placed(node, seconds, pod, begin, end, because)
+        for later in nodes:
+            if node.name in missing[later.name]:
+                missing[later.name].remove(node.name)
+                if not missing[later.name]:
+                    when = max(placed[name].end for name in later.after)
+                    heapq.heappush(ready, (when, order[later.name], later))
+    return list(placed.values())
 
 
 def wall_time(placed: Sequence[Placed]) -> float:

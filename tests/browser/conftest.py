@@ -2,23 +2,16 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from browser.page import Page, opened
+from packages import BIN, ROOT
+from servers import CLEAN, mlflow_over
 from small import SMALL
-
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "GRPO", "MLFLOW", "VLLM"))}
 
 
 @pytest.fixture(scope="session")
@@ -39,34 +32,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(runs: Path) -> Iterator[str]:
+def server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of MLflow's server over these runs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    line = [str(BIN / "mlflow"), "server", "--backend-store-uri", f"sqlite:///{runs / 'mlflow.db'}", "--workers", "1"]
-    process = subprocess.Popen(
-        [*line, "--port", address.rpartition(":")[2]],
-        cwd=runs,
-        # its job executor's helpers have nothing to do here
-        env={**CLEAN, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5)
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, "MLflow's server did not start"
-                time.sleep(0.5)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)  # its workers too
-        process.wait()
+    server = mlflow_over(runs, tmp_path_factory.mktemp("server"))
+    yield server.start().url
+    server.kill()
 
 
 @pytest.fixture(scope="session")

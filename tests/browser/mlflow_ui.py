@@ -1,9 +1,9 @@
-"""The MLflow UI over a real training, looked at in a browser: `make browse`.
+"""The MLflow UI over a real BlackJack training, looked at in a browser: `make browse`.
 
     make browse              trains a small policy first
     RUNS=runs make browse    looks at the newest finished run there, as `make run` leaves it
 
-Wants Debian's packages chromium and chromium-driver. Screenshots are left in dist/screenshots/.
+Needs Debian's packages chromium and chromium-driver. Screenshots are left in dist/screenshots/.
 """
 
 import struct
@@ -19,8 +19,8 @@ from browser.page import WIDTH, Page
 
 CHARTS = {  # name of the screenshot: what is typed into the search, and the charts that are left then
     "results": (
-        "eval/(expected_reward|optimum|regret|win_rate)",
-        ["expected_reward", "expected_reward_high", "expected_reward_low", "optimum", "regret", "win_rate"],
+        "eval/(reward|optimum|regret|won)",
+        ["optimum", "regret", "reward", "reward_high", "reward_low", "won"],
     ),
     "training": (
         "train/(clip_share|entropy|ess_share|grad_norm|kl|mismatch_mean)",
@@ -41,13 +41,13 @@ def signed(number: float) -> str:
     return f"{number:+.3f}"
 
 
-def test_the_run_page_says_what_came_out_and_with_what(page: Page) -> None:
+def test_the_run_page_shows_the_results_and_what_made_them(page: Page) -> None:
     summary, data = page.summary, page.run.data
     results = [
-        f"Expected reward {signed(summary['expected_reward'])} ±{summary['expected_reward_ci95']:.3f}",
-        f"before training {signed(summary['before']['expected_reward'])}",
-        f"Regret {summary['regret']:.3f} ±{summary['regret_ci95']:.3f}",
-        f"{summary['games']:,} games",
+        f"Expected reward {signed(summary['reward'])} ±{summary['reward_ci95']:.3f}",
+        f"the policy before training gets {signed(summary['before']['reward'])}",
+        f"regret {summary['metrics']['regret']['mean']:.3f} ±{summary['metrics']['regret']['ci95']:.3f}",
+        f"{summary['episodes']:,} episodes",
         "pyflyte run workflows/grpo.py grpo",
         summary["policy"],
     ]
@@ -70,9 +70,9 @@ def test_the_run_page_says_what_came_out_and_with_what(page: Page) -> None:
         assert after_name[name] == f": {value}", name
     for name, value in data.params.items():
         assert value in ("", after_name[name]), name
-    for name in ("eval/expected_reward", "eval/regret", "train/kl"):
+    for name in ("eval/reward", "eval/regret", "train/kl"):
         assert float(after_name[name]) == data.metrics[name]
-    assert float(after_name["eval/expected_reward"]) == summary["expected_reward"]
+    assert float(after_name["eval/reward"]) == summary["reward"]
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -94,7 +94,7 @@ def test_the_charts_draw_what_was_measured(page: Page, name: str) -> None:
         points = page.client.get_metric_history(page.run.info.run_id, metric)
         assert list(zip(steps, values, strict=True)) == sorted((point.step, point.value) for point in points), metric
     if name == "results":
-        assert lines["eval/expected_reward"][1][-1] == page.summary["expected_reward"]
+        assert lines["eval/reward"][1][-1] == page.summary["reward"]
 
 
 def test_pictures_are_shown(page: Page) -> None:
@@ -110,9 +110,9 @@ def test_the_report_is_shown(page: Page) -> None:
     frame = page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "iframe.mlflow-html-iframe"))[0]
     page.browser.switch_to.frame(frame)
     try:
-        reward = signed(page.summary["expected_reward"]).replace("-", "\N{MINUS SIGN}")
+        reward = signed(page.summary["reward"]).replace("-", "\N{MINUS SIGN}")
         text = page.wait([f"{page.run.info.run_name}: GRPO in blackjack", reward])
-        assert f"{page.summary['games']:,} games" in text
+        assert f"{page.summary['episodes']:,} episodes" in text
         page.until(lambda: all(width > 0 for width in page.browser.execute_script(IMAGE_WIDTHS)))
     finally:
         page.browser.switch_to.default_content()
@@ -127,30 +127,30 @@ def traces(page: Page) -> list[Trace]:
     return list(found)
 
 
-def test_the_traces_list_games_with_cards_replies_and_rewards(page: Page) -> None:
-    games = traces(page)
-    counted = [f"{len(games)} of {len(games)}"] if len(games) < PAGED else []
+def test_the_traces_list_episodes_with_prompts_replies_and_rewards(page: Page) -> None:
+    episodes = traces(page)
+    counted = [f"{len(episodes)} of {len(episodes)}"] if len(episodes) < PAGED else []
     text = page.open(f"{page.route}/traces", [*counted, "Cards ", "advantage", "reward", "age"])
     page.save("traces")
-    listed = [game for game in games if game.info.trace_id in text]
-    assert len(listed) >= min(10, len(games))
-    for game in listed:
-        assert game.info.request_preview.startswith("Cards ") and game.info.request_preview in text
-        assert " ".join(game.info.response_preview.split()) in " ".join(text.split())  # an invalid reply is anything
+    listed = [episode for episode in episodes if episode.info.trace_id in text]
+    assert len(listed) >= min(10, len(episodes))
+    for episode in listed:
+        assert episode.info.request_preview.startswith("Cards ") and episode.info.request_preview in text
+        assert " ".join(episode.info.response_preview.split()) in " ".join(text.split())  # an invalid reply is any text
 
 
-def test_a_trace_shows_a_game_turn_by_turn(page: Page) -> None:
+def test_a_trace_shows_an_episode_turn_by_turn(page: Page) -> None:
     readable = [trace for trace in traces(page) if trace.info.tags["outcome"] != "invalid"]
-    game = max(readable, key=lambda trace: len(trace.data.spans))
-    root, *turns = sorted(game.data.spans, key=lambda span: (span.start_time_ns, span.parent_id is not None))
-    feedback = {given.name: f"{given.value:g}" for given in game.info.assessments}
+    episode = max(readable, key=lambda trace: len(trace.data.spans))
+    root, *turns = sorted(episode.data.spans, key=lambda span: (span.start_time_ns, span.parent_id is not None))
+    feedback = {given.name: f"{given.value:g}" for given in episode.info.assessments}
     assert {"reward", "advantage"} <= set(feedback)
-    page.open(f"{page.route}/traces?selectedEvaluationId={game.info.trace_id}", [root.name, "finish_reason"])
+    page.open(f"{page.route}/traces?selectedEvaluationId={episode.info.trace_id}", [root.name, "finish_reason"])
     page.browser.find_element(By.CSS_SELECTOR, ASSESSMENTS).click()
     text = page.wait(["Feedback", *(turn.name for turn in turns)])
     page.save("trace")
-    game_lines = ["reward", f"{root.outputs['reward']:g}", "outcome", root.outputs["outcome"]]
-    assert_in_order(text, ["Spans", root.name, *(turn.name for turn in turns), root.name, *game_lines])
+    outputs = ["reward", f"{root.outputs['reward']:g}", "outcome", root.outputs["outcome"]]
+    assert_in_order(text, ["Spans", root.name, *(turn.name for turn in turns), root.name, *outputs])
     for name, value in feedback.items():
         assert_in_order(text, ["Assessments", name, value])
 
@@ -177,8 +177,8 @@ def test_the_registry_names_the_policies(page: Page) -> None:
     aliases = [f"@ {alias}" for alias in model.aliases]
     assert "@ challenger" in aliases
     newest = max(versions, key=lambda version: int(version.version))
-    tags = {key: newest.tags[key] for key in ("expected_reward", "regret", "policy_version", "run", "place")}
-    assert float(tags["expected_reward"]) == float(f"{page.summary['expected_reward']:.6g}")
+    tags = {key: newest.tags[key] for key in ("reward", "regret", "policy_version", "run", "uri")}
+    assert float(tags["reward"]) == float(f"{page.summary['reward']:.6g}")
     text = page.open(f"/models/{name}", [f"Version {newest.version}", *aliases, *tags.values()])
     page.save("registry")
     lines = text.splitlines()

@@ -1,6 +1,6 @@
 """What a Flyte cluster registers, packaged offline: each stage's image, pod, retries, timeout; and how to change them.
 
-Nothing is executed but the task that compiles the loop: by the command of its own container, in a process with the
+Only the task that compiles the loop is executed: by the command of its own container, in a process with the
 container's environment and nothing of this one's.
 """
 
@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 from croniter import croniter
-from flyteidl.admin import workflow_pb2
-from flyteidl.admin.launch_plan_pb2 import LaunchPlan, LaunchPlanSpec
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
 from flyteidl.core.types_pb2 import SimpleType
 from flytekit.constants import CopyFileDetection
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 
-from packages import NAMES, Templates, compiled, package
+from packages import NAMES, Packaged, Templates, compiled, package
 from tasks.resources import read_roles
 from tasks.stages import CACHE_VERSION
 
@@ -60,13 +58,13 @@ NEVER_CACHED = {
 
 
 @pytest.fixture(scope="module")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Templates]:
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
     return package(tmp_path_factory.mktemp("package"))
 
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    return package(tmp_path_factory.mktemp("changed"), GRPO_RESOURCES=json.dumps(CHANGES))[1]
+    return package(tmp_path_factory.mktemp("changed"), GRPO_RESOURCES=json.dumps(CHANGES)).tasks
 
 
 def asked(template: TaskTemplate) -> tuple[object, ...]:
@@ -90,44 +88,35 @@ def asked(template: TaskTemplate) -> tuple[object, ...]:
     )
 
 
-def test_each_task_states_its_image_and_its_pod(packaged: tuple[dict[str, bytes], Templates]) -> None:
-    _, tasks = packaged
-    assert {name: asked(template) for name, template in tasks.items()} == {**CACHED, **NEVER_CACHED}
+def test_each_task_states_its_image_and_its_pod(packaged: Packaged) -> None:
+    assert {name: asked(template) for name, template in packaged.tasks.items()} == {**CACHED, **NEVER_CACHED}
 
 
-def test_stages_are_cached_and_what_speaks_for_the_whole_run_is_not(
-    packaged: tuple[dict[str, bytes], Templates],
-) -> None:
-    for name, template in packaged[1].items():
+def test_stages_are_cached_and_tasks_of_the_whole_run_are_not(packaged: Packaged) -> None:
+    for name, template in packaged.tasks.items():
         cached = (True, CACHE_VERSION) if name in CACHED else (False, "")
         assert (template.metadata.discoverable, template.metadata.discovery_version) == cached, name
 
 
-def test_tasks_run_by_name_and_know_no_path_of_this_machine(packaged: tuple[dict[str, bytes], Templates]) -> None:
-    files, tasks = packaged
-    for name, template in tasks.items():
+def test_tasks_run_by_name_and_know_no_path_of_this_machine(packaged: Packaged) -> None:
+    for name, template in packaged.tasks.items():
         module, function = name.rsplit(".", 1)
         assert template.container.args[0] == "pyflyte-execute"
         assert template.container.args[-4:] == ["task-module", module, "task-name", function]
-    for name, content in files.items():
-        assert not [word for word in (b"/work", b"/home", b"/tmp", str(ROOT).encode()) if word in content], name
-    # What flytekit hands to the pod that compiles the loop, packed: it has the folder of the sources, and reads it not.
-    (packed,) = [pair.value for pair in tasks["workflows.grpo.iterate"].container.env if pair.key == "_F_SS_C"]
+    for name, content in packaged.files.items():
+        assert not [word for word in (b"/home", b"/tmp", str(ROOT).encode()) if word in content], name
+    # What flytekit gives to the pod that compiles the loop, packed. It has the folder of the sources, but is not read.
+    (packed,) = [pair.value for pair in packaged.tasks["workflows.grpo.iterate"].container.env if pair.key == "_F_SS_C"]
     context = json.loads(gzip.decompress(base64.b64decode(packed)))
     assert context.pop("source_root") == str(ROOT)
-    assert not [word for word in ("/work", "/home", "/tmp", str(ROOT)) if word in json.dumps(context)]
+    assert not [word for word in ("/home", "/tmp", str(ROOT)) if word in json.dumps(context)]
 
 
-def plans_of(files: dict[str, bytes]) -> dict[str, LaunchPlanSpec]:
-    """The launch plans of an archive by name."""
-    found = [LaunchPlan.FromString(content) for name, content in files.items() if name.endswith("_3.pb")]
-    return {plan.id.name: plan.spec for plan in found}
-
-
-def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, bytes], Templates]) -> None:
-    files, _ = packaged
-    specs = [workflow_pb2.WorkflowSpec.FromString(content) for name, content in files.items() if name.endswith("_2.pb")]
-    used = {spec.template.id.name: [n.task_node.reference_id.name for n in spec.template.nodes] for spec in specs}
+def test_the_workflows_and_launch_plans_can_be_read(packaged: Packaged) -> None:
+    used = {
+        name: [node.task_node.reference_id.name for node in spec.template.nodes]
+        for name, spec in packaged.workflows.items()
+    }
     assert used == {
         "workflows.grpo.grpo": [*PREPARATION, "tasks.evaluation.task.report"],
         "workflows.evaluation.evaluate": ["tasks.evaluation.task.evaluate_once"],
@@ -143,7 +132,7 @@ def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, by
             "tasks.promotion.task.decide_promotion",
         ],
     }
-    plans = plans_of(files)
+    plans = packaged.plans
     assert plans.keys() == {*used, "workflows.retraining.nightly", "workflows.retraining.on_demand"}
     needed = {  # what a user need not say has a value
         name: {key for key, given in spec.default_inputs.parameters.items() if given.required}
@@ -158,8 +147,8 @@ def test_the_workflows_and_launch_plans_can_be_read(packaged: tuple[dict[str, by
     }
 
 
-def test_the_scheduled_plan_can_run_as_it_is(packaged: tuple[dict[str, bytes], Templates]) -> None:
-    plans = plans_of(packaged[0])
+def test_the_scheduled_plan_can_run_as_it_is(packaged: Packaged) -> None:
+    plans = packaged.plans
     scheduled = {name for name, spec in plans.items() if spec.entity_metadata.schedule.WhichOneof("ScheduleExpression")}
     assert scheduled == {"workflows.retraining.nightly"}
     nightly, on_demand = (plans[f"workflows.retraining.{name}"] for name in ("nightly", "on_demand"))
@@ -173,11 +162,7 @@ def test_the_scheduled_plan_can_run_as_it_is(packaged: tuple[dict[str, bytes], T
     assert [nights.get_next(datetime) for _ in range(2)] == [datetime(2026, 12, d, 2, tzinfo=UTC) for d in (1, 2)]
 
     # Flyte's admin refuses a schedule with an input that nothing fills, and a start time that is fixed or no datetime.
-    (workflow,) = [
-        spec
-        for spec in (workflow_pb2.WorkflowSpec.FromString(c) for n, c in packaged[0].items() if n.endswith("_2.pb"))
-        if spec.template.id.name == "workflows.retraining.retrain"
-    ]
+    workflow = packaged.workflows["workflows.retraining.retrain"]
     inputs, given = workflow.template.interface.inputs.variables, nightly.default_inputs.parameters
     assert given.keys() | nightly.fixed_inputs.literals.keys() == inputs.keys()
     assert all(one.WhichOneof("behavior") == "default" for one in given.values())
@@ -208,11 +193,11 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
     which: str,
     workers: int,
     stages: int,
-    packaged: tuple[dict[str, bytes], Templates],
+    packaged: Packaged,
     changed: Templates,
     tmp_path: Path,
 ) -> None:
-    registered = {"packaged": packaged[1], "changed": changed}[which]
+    registered = {"packaged": packaged.tasks, "changed": changed}[which]
     graph = compiled(registered["workflows.grpo.iterate"], tmp_path, workers)
     assert len(graph.nodes) == 2 * stages + 2
     found = {template.id.name: template for template in graph.tasks}
@@ -220,7 +205,7 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
         (node.array_node.node if node.HasField("array_node") else node).task_node.reference_id.name
         for node in graph.nodes
     }
-    # A map is no task that is registered; its shards are.
+    # A map is not registered; its shards are.
     mapped = {name: "tasks.rollout.task.rollout_shard" for name in found if name.endswith("-arraynode")}
     assert len(mapped) == workers - 1
     assert {name: asked(template) for name, template in found.items()} == {

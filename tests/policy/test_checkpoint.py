@@ -1,4 +1,4 @@
-"""Policy directories: what is refused in one sentence, and what a seal finds."""
+"""Policy directories: what is refused in one sentence, and what a manifest guarantees."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tasks.run.create import check_policy
 
 @pytest.fixture
 def policy(tiny_policy: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
+    """A copy that a test may change."""
     return shutil.copytree(tiny_policy, tmp_path / "policy")
 
 
@@ -33,7 +33,7 @@ def change_config(**changes: object) -> Callable[[Path], None]:
 
 
 def shard(folder: Path, missing: int = 0) -> None:
-    """Weights in three files instead of one, one of which got lost."""
+    """Weights in three files instead of one, of which one may be missing."""
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
@@ -78,19 +78,19 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(
     assert check_checkpoint(policy)["model_type"] == "qwen3"
     spoil(policy)
     with pytest.raises(ValueError) as caught:
-        import_checkpoint(policy, tmp_path / "adopted")
+        import_checkpoint(policy, tmp_path / "imported")
     sentence = str(caught.value)
     assert sentence.startswith(f'policy is "{policy}"{complaint}')
     assert '"tiny" or a directory with a Hugging Face checkpoint of qwen3 or qwen2 or llama' in sentence
     assert sentence.endswith(".") and "\n" not in sentence
-    assert not (tmp_path / "adopted").exists()
+    assert not (tmp_path / "imported").exists()
 
 
 def test_weights_in_several_files_and_no_generation_config(policy: Path, tmp_path: Path) -> None:
     shard(policy)
     remove("generation_config.json")(policy)
-    import_checkpoint(policy, tmp_path / "adopted")
-    assert len(list((tmp_path / "adopted").glob("*.safetensors"))) == 3
+    import_checkpoint(policy, tmp_path / "imported")
+    assert len(list((tmp_path / "imported").glob("*.safetensors"))) == 3
 
 
 def add_token(folder: Path, id: int) -> None:
@@ -106,7 +106,7 @@ def test_a_token_beyond_the_embeddings(policy: Path, tmp_path: Path) -> None:
     check_checkpoint(policy)
     add_token(policy, rows)
     with pytest.raises(ValueError) as caught:
-        import_checkpoint(policy, tmp_path / "adopted")
+        import_checkpoint(policy, tmp_path / "imported")
     assert str(caught.value) == (
         f'policy is "{policy}", whose tokenizer has {rows + 1} tokens and whose config.json has vocab_size {rows}; '
         f"allowed: at most as many tokens as vocab_size."
@@ -188,7 +188,7 @@ def set_config(**config: object) -> Callable[[Path], None]:
         {"model_type": "llama", "rope_parameters": {**LLAMA3, "rope_theta": 500000.0, "partial_rotary_factor": 1.0}},
     ],
 )
-def test_what_real_checkpoints_say_is_accepted(policy: Path, config: dict[str, object]) -> None:
+def test_the_settings_of_real_checkpoints_are_accepted(policy: Path, config: dict[str, object]) -> None:
     set_config(**config)(policy)
     assert check_checkpoint(policy) == {**SIZES, **config}
     check_head_size(check_checkpoint(policy))
@@ -280,7 +280,7 @@ NO = "allowed: False, None."
         ),
     ],
 )
-def test_what_the_model_would_silently_leave_out_is_refused_by_name(
+def test_what_the_model_would_leave_out_silently_is_refused_by_name(
     policy: Path, tmp_path: Path, architectures: tuple[str, ...], key: str, value: object, sentence: str
 ) -> None:
     for architecture in architectures:
@@ -288,9 +288,9 @@ def test_what_the_model_would_silently_leave_out_is_refused_by_name(
         check_checkpoint(policy)
         set_config(model_type=architecture, **{key: value})(policy)
         with pytest.raises(ValueError) as caught:
-            import_checkpoint(policy, tmp_path / "adopted")
+            import_checkpoint(policy, tmp_path / "imported")
         assert str(caught.value) == sentence
-        assert not (tmp_path / "adopted").exists()
+        assert not (tmp_path / "imported").exists()
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator takes other sizes")
@@ -344,34 +344,34 @@ def test_weights_that_were_changed_are_found(policy: Path, spoil: Callable[[Path
         read_manifest(policy)
 
 
-def test_a_directory_without_its_seal_is_unfinished(policy: Path) -> None:
+def test_a_directory_without_its_manifest_is_unfinished(policy: Path) -> None:
     remove("policy.json")(policy)
     with pytest.raises(ValueError, match=r"allowed: a finished policy directory, this one has no policy.json\.$"):
         read_manifest(policy)
 
 
-def test_a_seal_with_a_key_that_nobody_knows(policy: Path) -> None:
+def test_a_manifest_with_an_unknown_key(policy: Path) -> None:
     (policy / "policy.json").write_text('{"version": 0, "digest": "d", "parent": "", "owner": "me"}')
     with pytest.raises(ValueError, match='unknown key "owner"; allowed: version, digest, parent'):
         read_manifest(policy)
 
 
-def test_the_seal_remembers_version_and_parent(policy: Path) -> None:
+def test_the_manifest_has_version_and_parent(policy: Path) -> None:
     info = write_manifest(policy, version=7, parent="b2a1")
     assert read_manifest(policy) == info
     assert (info.version, info.parent, info.digest) == (7, "b2a1", digest(policy))
 
 
-def test_adopting_copies_and_leaves_the_source_alone(policy: Path, tmp_path: Path) -> None:
+def test_an_import_copies_and_does_not_change_the_source(policy: Path, tmp_path: Path) -> None:
     write_manifest(policy, version=7, parent="b2a1")
     before = {path.name: path.read_bytes() for path in policy.iterdir()}
-    (policy / "_unsent.json").write_text("[]")  # what another run noted beside it is not of this one
+    (policy / "_pending.json").write_text("[]")  # what another run noted beside it is not copied
     info = import_checkpoint(policy, tmp_path / "run" / "policy-0")
     assert (info.version, info.parent) == (0, "")
-    assert {path.name: path.read_bytes() for path in policy.iterdir()} == before | {"_unsent.json": b"[]"}
-    adopted = {path.name: path.read_bytes() for path in (tmp_path / "run" / "policy-0").iterdir()}
-    assert adopted.keys() == before.keys()
-    assert all(adopted[name] == before[name] for name in before if name != "policy.json")
+    assert {path.name: path.read_bytes() for path in policy.iterdir()} == before | {"_pending.json": b"[]"}
+    imported = {path.name: path.read_bytes() for path in (tmp_path / "run" / "policy-0").iterdir()}
+    assert imported.keys() == before.keys()
+    assert all(imported[name] == before[name] for name in before if name != "policy.json")
 
 
 def test_the_digest_is_of_contents_and_not_of_places_or_times(policy: Path, tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_the_digest_is_of_contents_and_not_of_places_or_times(policy: Path, tmp_
 
 
 def written_long_ago(folder: Path) -> Path:
-    """Weights that the next process would find unchanged for a while; the wait is for their time of change."""
+    """Weights that were not changed for a while; the wait is for their time of change."""
     time.sleep(2.1)
     return folder / "model.safetensors"
 
@@ -405,12 +405,12 @@ def test_weights_are_read_once_in_a_process_and_again_when_they_change(policy: P
     assert read_bytes_of(moved) < 20_000
     stat = (moved / "model.safetensors").stat()
     flip_a_bit_of_the_weights(moved)
-    os.utime(moved / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its time of change tells still
+    os.utime(moved / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # its ctime differs still
     with pytest.raises(ValueError, match="these were changed"):
         read_manifest(moved)
 
 
-def test_weights_written_a_moment_ago_are_not_remembered(policy: Path) -> None:
+def test_the_hash_of_weights_written_a_moment_ago_is_not_cached(policy: Path) -> None:
     (policy / "model.safetensors").touch()
     read_manifest(policy)
     assert read_bytes_of(policy) > (policy / "model.safetensors").stat().st_size

@@ -1,4 +1,4 @@
-"""Policies by their name on the hub, from a server on the loopback interface that answers as the hub does."""
+"""Policies by their name on the hub, from a server on the loopback interface that answers like the hub."""
 
 import hashlib
 import json
@@ -27,11 +27,10 @@ options = dict(run_name="", environment="blackjack", environment_url="", iterati
 print(check_inputs(**options, policy={policy!r}, config=GrpoConfig())[1]["model_type"])
 """
 FETCH = """
-from tasks.config import GrpoConfig, Run
+from runs import a_run
+from tasks.config import GrpoConfig
 from tasks.policy.task import initial_policy
-names = dict.fromkeys(("token", "environment", "environment_url", "mlflow_run_id"), "")
-run = Run(**names, name="monday", seed=0, tracking_uri="sqlite:///mlflow.db", policy={policy!r})
-print(initial_policy(run=run, config=GrpoConfig()).path)
+print(initial_policy(run=a_run(uri="sqlite:///mlflow.db", policy={policy!r}), config=GrpoConfig()).path)
 """
 
 
@@ -112,7 +111,12 @@ def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(code: str, endpoint: str, **settings: str) -> subprocess.CompletedProcess[str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "FLYTE", "MLFLOW"))}
-        settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT), **settings}
+        settings = {
+            "HF_ENDPOINT": endpoint,
+            "HF_HOME": str(tmp_path / "hf"),
+            "PYTHONPATH": f"{ROOT}:{ROOT}/tests",
+            **settings,
+        }
         environment = {**kept, "FLYTE_LOCAL_CACHE_ENABLED": "false", **settings}
         line = [sys.executable, "-c", code]
         return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
@@ -140,9 +144,9 @@ def test_before_any_work_only_the_small_files_are_looked_at(hub: Hub, python: Py
     }
 
 
-def test_a_policy_from_the_hub_is_the_checkpoint_that_lies_there(hub: Hub, python: Python, tmp_path: Path) -> None:
+def test_a_policy_from_the_hub_is_its_checkpoint(hub: Hub, python: Python, tmp_path: Path) -> None:
     hub.asked.clear()
-    # After an engine was opened in the same process, which keeps transformers and vLLM away from the hub.
+    # In a process that has opened an engine, where transformers and vLLM do not ask the hub.
     engine_first = "from tasks.rollout import engine\nengine._set_environment(engine.RolloutConfig())\n"
     engine_first += "import huggingface_hub.constants as c; assert c.HF_HUB_OFFLINE\n"
     done = python(engine_first + FETCH.format(policy="people/whole@v1"), hub.endpoint)
@@ -154,7 +158,7 @@ def test_a_policy_from_the_hub_is_the_checkpoint_that_lies_there(hub: Hub, pytho
     assert not any("bin" in asked or "original" in asked or "README" in asked for asked in hub.asked)
 
     again = "from tasks.policy.hub import fetch\nprint(fetch('people/whole@v1'))"
-    for settings in ({"HF_HUB_OFFLINE": "1"}, {}):  # a second time without a network, asked for or not
+    for settings in ({"HF_HUB_OFFLINE": "1"}, {}):  # again without a network, by the user's wish or not
         done = python(again, hub.endpoint if settings else "http://127.0.0.1:9", **settings)
         assert done.returncode == 0, done.stderr
         assert digest(Path(done.stdout.strip())) == read_manifest(folder).digest
@@ -170,9 +174,7 @@ def test_a_policy_from_the_hub_is_the_checkpoint_that_lies_there(hub: Hub, pytho
         ("people/other", 'policy is "people/other" of architecture gemma3_text; allowed: '),
     ],
 )
-def test_what_the_hub_does_not_have_is_told_in_one_sentence(
-    hub: Hub, python: Python, policy: str, sentence: str
-) -> None:
+def test_what_the_hub_does_not_have_is_one_sentence(hub: Hub, python: Python, policy: str, sentence: str) -> None:
     done = python(LOOK.format(policy=policy), hub.endpoint)
     assert last_line(done).startswith(f"ValueError: {sentence.format(hub=hub.endpoint)}"), done.stderr
     assert "allowed: " in last_line(done) and last_line(done).endswith(".")
@@ -188,7 +190,7 @@ def test_without_a_network_it_takes_seconds_to_say_so(python: Python, endpoint: 
     )
 
 
-def test_which_names_are_the_hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_names_are_names_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert is_hub_name("Qwen/Qwen2.5-1.5B-Instruct") and is_hub_name("people/whole@v1")
     for other in ("tiny", "runs/monday/policies/00032", "/people/whole", "../whole", "people/", "people/a b"):

@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tasks.policy import machine
 from tasks.policy.memory import (
     GIB,
     HEAP,
-    block_floats,
+    block_bytes,
     cache_bytes,
     expected,
     generator_role,
@@ -76,8 +75,8 @@ def test_parameters_that_a_lora_trains() -> None:
 def test_bytes_of_a_trainer() -> None:
     training = TrainingConfig(rows=2, seq_len=16, score_rows=2, minibatch_size=3)
     # A token: norms 6 x 4, SwiGLU 4 x 6, q, k, v and output 2 x 4 + 2 x 2, cosine and sine 2 x 2, mask 16.
-    assert block_floats(SMALL, 16) == 24 + 24 + 12 + 4 + 16
-    assert block_floats({**SMALL, "model_type": "qwen3", "head_dim": 2}, 16) == 80 + 2 * (4 + 2)
+    assert block_bytes(SMALL, training) == 4 * (24 + 24 + 12 + 4 + 16)
+    assert block_bytes({**SMALL, "model_type": "qwen3", "head_dim": 2}, training) == 4 * (80 + 2 * (4 + 2))
     assert sampled_tokens(training, 4) == 12 and sampled_tokens(training, 400) == 32
 
     activations, logits, head = 3 * 32 * 80 * 4, 5 * 12 * 10 * 4, 2 * 40 * 4
@@ -85,17 +84,17 @@ def test_bytes_of_a_trainer() -> None:
     assert found.resident == pytest.approx(HEAP * 3 * 428 * 4)
     assert found.working == pytest.approx(HEAP * (428 * 4 + activations + logits + head))
 
-    half = training_role(SMALL, replace(training, dtype="bfloat16"), 4)
+    half = training_role(SMALL, training.replace(dtype="bfloat16"), 4)
     assert half.resident == found.resident
     halved = 3 * 32 * (80 * 2 + 2 * 2 * 4 * 2)  # two norms keep 2 x 4 numbers a token in float32, 2 bytes more each
     assert half.working == pytest.approx(HEAP * (428 * 4 + halved + logits + head / 2))
 
-    adapted = training_role(SMALL, replace(training, lora=LoraConfig(rank=2)), 4)
+    adapted = training_role(SMALL, training.replace(lora=LoraConfig(rank=2)), 4)
     assert adapted.resident == pytest.approx(HEAP * (428 * 4 + 2 * 348 * 4))
     assert adapted.working == pytest.approx(HEAP * (348 * 4 + activations + logits + head))
 
     # With few activations what counts is the export's copy, or with lag 1 the second scorer beside the moments.
-    few = replace(training, rows=1, score_rows=1, lora=LoraConfig(rank=2))
+    few = training.replace(rows=1, score_rows=1, lora=LoraConfig(rank=2))
     wide = {**SMALL, "hidden_size": 400, "intermediate_size": 400, "head_dim": 2}
     whole = 4 * (3 * (4800 + 3 * 160_000 + 800) + 400 + 4000)
     scoring = 16 * (4000 + 32) * 4 + 4 * 3 * 10 * 4
@@ -118,7 +117,7 @@ def test_bytes_of_a_generator() -> None:
     assert cache_bytes(SMALL, rollout) == 16 * 3 * 2 * 2 * 2  # positions, blocks, k and v, a key's numbers, bytes
 
     assert generator_role(SMALL, rollout, gpu=80 * GIB).resident == pytest.approx(72 * GIB)
-    too_large = generator_role(QWEN25, replace(rollout, gpu_memory_utilization=0.1), gpu=20 * GIB)
+    too_large = generator_role(QWEN25, rollout.replace(gpu_memory_utilization=0.1), gpu=20 * GIB)
     assert too_large.resident == pytest.approx((1_543_714_304 + 151936 * 1536) * 2 / 0.1)  # more than the 20 GiB
 
 

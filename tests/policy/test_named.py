@@ -1,4 +1,4 @@
-"""What a `policy` may be called; object storage is here fsspec's own, in the memory of this process."""
+"""What a `policy` may be called. The object storage of these tests is fsspec's own, in the memory of this process."""
 
 import json
 import shutil
@@ -32,25 +32,28 @@ def put(folder: Path) -> MemoryFileSystem:
     return files
 
 
-def registered(uri: str, folder: Path, place: str) -> registry.Version:
-    made = registry.Candidate("m", place, read_manifest(folder).digest, "", {})
-    return registry.register(uri, made, lambda place: True)
+def registered(store: str, folder: Path, uri: str) -> registry.Version:
+    digest = read_manifest(folder).digest
+    return registry.register(store, registry.Candidate(model="m", uri=uri, digest=digest, run_id="", tags={}))
 
 
 @pytest.mark.parametrize("name", ["tiny", "runs/monday/policies/00032", "owner/name@main"])
 def test_other_names_are_what_they_say(name: str) -> None:
-    assert named.find(name) == named.Source(name, name)
+    assert named.find(name) == named.Source(given=name, uri=name)
 
 
 def test_a_version_is_the_directory_that_it_was_registered_with(store: str, tiny_policy: Path) -> None:
     registered(store, tiny_policy, str(tiny_policy))
     found = named.find("models:/m@challenger")
+    digest = read_manifest(tiny_policy).digest
     assert found == named.Source(
-        "models:/m@challenger", str(tiny_policy), "models:/m/1", read_manifest(tiny_policy).digest
+        given="models:/m@challenger", uri=str(tiny_policy), version="models:/m/1", digest=digest
     )
 
 
-def test_a_version_whose_directory_went_or_changed_is_refused(store: str, tiny_policy: Path, tmp_path: Path) -> None:
+def test_a_version_whose_directory_was_removed_or_changed_is_refused(
+    store: str, tiny_policy: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "policies"
     shutil.copytree(tiny_policy, folder)
     registered(store, folder, str(folder))
@@ -72,7 +75,7 @@ def test_a_version_in_object_storage_is_looked_at_and_then_downloaded(store: str
     files = put(tiny_policy)
     registered(store, tiny_policy, URI)
     found = named.find("models:/m/1")
-    assert found.place == URI and found.digest == read_manifest(tiny_policy).digest
+    assert found.uri == URI and found.digest == read_manifest(tiny_policy).digest
 
     folder, weights = named.look(URI, named.files_of)
     assert weights == ["model.safetensors"]
@@ -92,7 +95,7 @@ def test_a_version_in_object_storage_is_looked_at_and_then_downloaded(store: str
         check_policy(URI)
 
 
-def test_a_run_that_goes_on_begins_where_it_began(store: str, tiny_policy: Path, newborn_policy: Path) -> None:
+def test_a_resumed_run_keeps_the_policy_that_it_began_with(store: str, tiny_policy: Path, newborn_policy: Path) -> None:
     registered(store, tiny_policy, str(tiny_policy))
     before = start_of("models:/m@challenger", "monday")
     kept = {"inputs": {"policy": "models:/m@challenger"}, "source": before.to_dict()}
@@ -100,5 +103,5 @@ def test_a_run_that_goes_on_begins_where_it_began(store: str, tiny_policy: Path,
     Path("runs/monday/run.json").write_text(json.dumps(kept))
     registered(store, newborn_policy, str(newborn_policy))
     assert start_of("models:/m@challenger", "monday") == before
-    assert start_of("models:/m@challenger", "tuesday").place == str(newborn_policy)
-    assert start_of("models:/m/2", "monday").place == str(newborn_policy)  # refused later: another policy
+    assert start_of("models:/m@challenger", "tuesday").uri == str(newborn_policy)
+    assert start_of("models:/m/2", "monday").uri == str(newborn_policy)  # refused later: another policy

@@ -1,8 +1,8 @@
-"""Flyte's part of a run, as far as a rehearsal needs it: follows the graph, hands inputs from pod to pod.
+"""What Flyte does in a run, as far as a rehearsal needs it: follows the graph, passes inputs from pod to pod.
 
-    packaged.py ──► start ──► walk ──► node ──► run ──► pod.py, in fresh processes
+    packages.py ──► start ──► walk ──► node ──► run ──► pod.py, in fresh processes
                                 ▲                │
-                                └─ futures.pb ───┘  what a `@dynamic` leaves
+                                └─ futures.pb ───┘  what a `@dynamic` task leaves
 
 All that passes between two tasks is protobufs and folders in object storage, as on a cluster.
 """
@@ -23,7 +23,7 @@ from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
 from flyteidl.core.tasks_pb2 import TaskTemplate
 from flyteidl.core.workflow_pb2 import Node
 
-from rehearsal.packaged import Packaged
+from packages import Packaged
 from rehearsal.pod import Attempt, Moment, run_pod
 from rehearsal.values import BUCKET, NOTHING, bound, key_of, literals
 
@@ -33,7 +33,7 @@ INDEX = "FLYTE_K8S_ARRAY_INDEX"
 
 @dataclass(frozen=True)
 class Done:
-    """A task that ended well. Example: node "n2-0-n7", task "tasks.training.task.train"."""
+    """A task that succeeded. Example: node "n2-0-n7", task "tasks.training.task.train"."""
 
     node: str
     task: str
@@ -43,7 +43,7 @@ class Done:
 
 
 class Storage:
-    """The bucket of the cluster; `settings` are those by which flytekit in a pod finds it."""
+    """The bucket of the cluster; `settings` are the variables by which flytekit in a pod finds it."""
 
     def __init__(self, url: str) -> None:
         self.settings = {
@@ -83,10 +83,10 @@ class Storage:
 
 @dataclass
 class Cluster:
-    """A cluster with room for `pods` at once; `settings` is what each of them is told beside what Flyte says.
+    """A cluster with room for `pods` at once; `settings` are variables of each of them, beside those that Flyte sets.
 
-    Pods have their folders under `folder`; what they showed is in `logs`.
-    `kills` has moments by task: its first attempts, of whichever node, are killed, each at one of them.
+    Pods have their folders under `folder`; their output is in `logs`. `kills` has moments by task: its first attempts,
+    of any node, are killed, each at one of them.
     """
 
     packaged: Packaged
@@ -116,7 +116,7 @@ class Cluster:
 
 @dataclass
 class Execution:
-    """One execution of a workflow: where in the graph it is, is said by the ids of nodes, joined by dashes."""
+    """One execution of a workflow; the ids of nodes, joined by dashes, say where in the graph it is."""
 
     cluster: Cluster
     name: str
@@ -126,7 +126,7 @@ class Execution:
         """Run the nodes of a WorkflowTemplate or a DynamicJobSpec, each as soon as those before it have ended."""
         nodes = {node.id: node for node in graph.nodes if node.id not in (INPUT, "end-node")}
         order = graphlib.TopologicalSorter({n.id: {*n.upstream_node_ids} - {INPUT, ""} for n in nodes.values()})
-        order.create_run()
+        order.prepare()
         results = {INPUT: given, "": given}
         running: dict[Future[LiteralMap], str] = {}
         with ThreadPoolExecutor(max(1, len(nodes))) as threads:
@@ -178,17 +178,17 @@ class Execution:
     def run(
         self, template: TaskTemplate, inputs: LiteralMap, at: str, index: int | None = None
     ) -> LiteralMap | DynamicJobSpec:
-        """Run a task in pods until one ends well: as often as its retries allow where the pod is lost.
+        """Run a task in pods until one succeeds: as often as its retries allow where the pod is lost.
 
-        A stage that says why it failed is not run again.
+        A stage that failed with an error of its own is not run again.
         """
         storage, task = self.cluster.storage, template.id.name
-        place = f"metadata/{self.name}/{at}"
-        storage.put(f"{place}/inputs.pb", inputs.SerializeToString(deterministic=True))
+        key = f"metadata/{self.name}/{at}"
+        storage.put(f"{key}/inputs.pb", inputs.SerializeToString(deterministic=True))
         attempts: list[Attempt] = []
         for number in range(template.metadata.retries.retries + 1):
             with self.cluster.room:
-                attempts.append(self.attempt(template, place, at, number, index))
+                attempts.append(self.attempt(template, key, at, number, index))
             last = attempts[-1]
             self.cluster.logs.mkdir(exist_ok=True)
             (self.cluster.logs / f"{self.name}-{at}-{number}.txt").write_text(last.shown)
@@ -199,7 +199,7 @@ class Execution:
                 f" {last.peak / 2**30:6.2f} GiB, {sum(raw.values()) / 2**10:9,.0f} KiB to storage{ended}",
                 flush=True,
             )
-            where = f"{place}/{number}"
+            where = f"{key}/{number}"
             if (error := storage.get(f"{where}/error.pb")) is not None:
                 said = ErrorDocument.FromString(error).error
                 if said.kind == ContainerError.NON_RECOVERABLE:
@@ -213,17 +213,17 @@ class Execution:
                     return found
         raise RuntimeError(f"{at}, {task}: {len(attempts)} pods were lost\n{attempts[-1].shown[-3000:]}")
 
-    def attempt(self, template: TaskTemplate, place: str, at: str, number: int, index: int | None) -> Attempt:
+    def attempt(self, template: TaskTemplate, key: str, at: str, number: int, index: int | None) -> Attempt:
         """One pod."""
         raw = f"s3://{BUCKET}/raw/{self.name}/{at}/{number}"
-        places = {
-            "{{.input}}": f"s3://{BUCKET}/{place}/inputs.pb",
-            "{{.outputPrefix}}": f"s3://{BUCKET}/{place}/{number}",
+        paths = {
+            "{{.input}}": f"s3://{BUCKET}/{key}/inputs.pb",
+            "{{.outputPrefix}}": f"s3://{BUCKET}/{key}/{number}",
             "{{.rawOutputDataPrefix}}": raw,
             "{{.checkpointOutputPrefix}}": f"{raw}/_flytecheckpoints",
             "{{.prevCheckpointPrefix}}": "",
         }
-        told = {
+        variables = {
             "FLYTE_INTERNAL_EXECUTION_ID": self.name,
             "FLYTE_INTERNAL_EXECUTION_PROJECT": "grpo",
             "FLYTE_INTERNAL_EXECUTION_DOMAIN": "development",
@@ -233,11 +233,11 @@ class Execution:
             **{f"FLYTE_INTERNAL_{k}": v for k, v in identity(template).items()},
         }
         if index is not None:
-            told |= {"BATCH_JOB_ARRAY_INDEX_VAR_NAME": INDEX, INDEX: str(index)}
-        own = {**self.cluster.settings, **self.cluster.storage.settings, **told}
+            variables |= {"BATCH_JOB_ARRAY_INDEX_VAR_NAME": INDEX, INDEX: str(index)}
+        own = {**self.cluster.settings, **self.cluster.storage.settings, **variables}
         moments = self.cluster.kills.get(template.id.name)
         kill = moments.pop(0) if moments else None
-        return run_pod(template, places, own, self.cluster.folder / f"{self.name}-{at}-{number}", kill)
+        return run_pod(template, paths, own, self.cluster.folder / f"{self.name}-{at}-{number}", kill)
 
 
 def identity(template: TaskTemplate) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A task that does nothing but move a directory: what object storage costs in memory."""
+"""A task that only moves a directory, to measure what object storage costs in memory."""
 
 from flytekit import task
 from flytekit.types.directory import FlyteDirectory

@@ -1,4 +1,4 @@
-"""When to kill a pod: half-way through its work, while it writes, or in the middle of an upload."""
+"""Moments to kill a pod: during its work, while it writes, or in the middle of an upload."""
 
 import time
 from pathlib import Path
@@ -7,12 +7,12 @@ from rehearsal.pod import Moment
 
 
 def written(pattern: str) -> Moment:
-    """Once what its stage makes has begun to be there, in the folder of the run."""
+    """Once the stage has written something that matches `pattern` in the folder of the run."""
     return lambda work: any(work.glob(f"runs/*/{pattern}"))
 
 
 def busy(seconds: float) -> Moment:
-    """That long after the stage began its work."""
+    """So many seconds after the stage began its work."""
 
     def moment(work: Path) -> bool:
         scratch = work / "runs" / ".tmp"  # the first thing that a stage makes
@@ -22,7 +22,7 @@ def busy(seconds: float) -> Moment:
 
 
 def uploading(name: str, storage: Path) -> Moment:
-    """While an object of that name, held by the object storage whose folder is given, is on its way."""
+    """While an object of that name is being uploaded; the object storage whose folder is given holds it."""
     hold, held = storage / "hold", storage / "held"
 
     def moment(work: Path) -> bool:
@@ -33,7 +33,7 @@ def uploading(name: str, storage: Path) -> Moment:
         if not hold.exists():
             new = storage / "new"
             new.write_text(name)
-            new.rename(hold)  # whole at once: an empty one would hold all uploads
+            new.rename(hold)  # atomically: an empty file would hold all uploads
         return False
 
     return moment

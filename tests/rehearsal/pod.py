@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,15 +15,15 @@ from pathlib import Path
 
 from flyteidl.core.tasks_pb2 import TaskTemplate
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
+from packages import BIN, ROOT
+
 LIMIT = 600  # seconds of one attempt
 Moment = Callable[[Path], bool]  # whether a pod, whose working folder is given, is to be killed now
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one process."""
+    """How one process ended."""
 
     status: int  # of the exit; -9 when it was killed
     seconds: float
@@ -35,18 +34,18 @@ class Attempt:
 
 def run_pod(
     template: TaskTemplate,
-    places: Mapping[str, str],
+    paths: Mapping[str, str],
     own: Mapping[str, str],
     home: Path,
     kill: Moment | None = None,
 ) -> Attempt:
-    """Run a task's container once, in `home`, which must not be there and is gone afterwards.
+    """Run a task's container once, in `home`, which must not be there and is removed afterwards.
 
-    `places` are the paths that Flyte writes into the command, `own` the environment beside the container's.
+    `paths` are those that Flyte writes into the command, `own` the environment beside the container's.
     """
     assert template.WhichOneof("target") == "container", template.id.name
     container = template.container
-    line = [places.get(word, word) for word in (*container.command, *container.args)]
+    line = [paths.get(word, word) for word in (*container.command, *container.args)]
     for folder in ("work", "tmp"):
         (home / folder).mkdir(parents=True)
     environment = {
@@ -85,7 +84,7 @@ def run_pod(
 
 
 def _peak(process: int) -> int:
-    """The most memory that a process has held so far, in bytes; not that of its children."""
+    """The most memory that a process has held so far, in bytes, without its children."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:  # it has just ended
@@ -94,7 +93,7 @@ def _peak(process: int) -> int:
 
 
 def _cpu(process: int) -> float:
-    """Seconds of processor that a process has had so far."""
+    """Seconds of processor time of a process so far."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

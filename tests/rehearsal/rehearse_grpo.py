@@ -15,6 +15,7 @@ from flyteidl.core.literals_pb2 import Literal, LiteralCollection, LiteralMap
 from rehearsal.cluster import Cluster, Done
 from rehearsal.moments import busy, uploading, written
 from rehearsal.values import NOTHING, key_of, literal, uri_of
+from servers import Server
 from small import SMALL
 from tasks.config import GrpoConfig, RolloutConfig
 from tasks.environments.catalog import get_environment
@@ -26,7 +27,7 @@ LOST = -9  # the status of a process that was killed
 
 @dataclass(frozen=True)
 class Case:
-    """A training: how long, and by how many workers its games are played."""
+    """A training: how long, and by how many workers its episodes are played."""
 
     iterations: int
     workers: int = 1
@@ -58,19 +59,19 @@ def here(local: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def of_the_seed(metrics: dict[str, float]) -> dict[str, float]:
-    """Those that tell nothing of the hour or of the machine."""
+    """Those that do not depend on the time or the machine."""
     others = ("time/", "stage/", "memory/")
     return {k: v for k, v in metrics.items() if not (k.startswith(others) or k.endswith("_per_s") or k == "started")}
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What is in a folder that the seed decides, by its path there; names with an underscore are of the run."""
+    """The files of a folder that depend on the seed alone, by their path in it; names with an underscore are others."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {str(p.relative_to(folder)): p.read_bytes() for p in paths if p.name == "_steps.csv" or p.name[0] != "_"}
 
 
 def logged(database: Path, name: str) -> dict[str, dict[int, float]]:
-    """Metrics of the one run of that name, each a value a step: MLflow is asked behind its back, by its tables."""
+    """Metrics of the one run of that name, each a value a step, read from MLflow's tables."""
     with sqlite3.connect(database) as db:
         ((run, status),) = db.execute("SELECT run_uuid, status FROM runs WHERE name = ?", [name]).fetchall()
         found: dict[str, dict[int, float]] = {}
@@ -85,7 +86,7 @@ def logged(database: Path, name: str) -> dict[str, dict[int, float]]:
 def same_as_here(
     cluster: Cluster, outputs: LiteralMap, name: str, here: Path, server: Path, scratch: Path, case: Case
 ) -> None:
-    """Nothing that the seed decides differs by a bit."""
+    """Nothing that depends on the seed alone differs by a bit."""
 
     def made(task: str, out: str = "o0") -> list[Path]:
         """The folders that a stage made, in the order of their numbers."""
@@ -123,19 +124,19 @@ def number(done: Done) -> int:
 
 
 def test_each_task_in_a_pod_of_its_own_gives_what_one_process_gives(
-    cluster: Cluster, here: Callable[[Case], Path], mlflow_folder: Path, tmp_path: Path
+    cluster: Cluster, here: Callable[[Case], Path], mlflow_server: Server, tmp_path: Path
 ) -> None:
     case = Case(iterations=2)
     outputs = case.on(cluster, "monday")
-    same_as_here(cluster, outputs, "monday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
+    same_as_here(cluster, outputs, "monday", here(case), mlflow_server.folder / "mlflow.db", tmp_path / "fetched", case)
     assert {len(done.attempts) for done in cluster.done} == {1}
     left = retired(cluster)
     assert {"_removed.txt", "_steps.csv"} <= left and all(name.startswith("_") for name in left)
-    assert not list(cluster.folder.iterdir())  # of no pod anything is left
+    assert not list(cluster.folder.iterdir())  # no pod has left anything
 
 
 def retired(cluster: Cluster) -> set[str]:
-    """What is left of policy 1 in object storage once a pod has retired it."""
+    """What is left of policy 1 in object storage once a pod has applied retention to it."""
     first, last = (done for done in cluster.done if done.task == "tasks.training.task.train")
     policy = first.outputs.literals["policy"]
     folders = Literal(collection=LiteralCollection(literals=[policy]))
@@ -146,7 +147,7 @@ def retired(cluster: Cluster) -> set[str]:
 
 
 def test_lost_pods_change_nothing(
-    cluster: Cluster, here: Callable[[Case], Path], mlflow_folder: Path, storage_folder: Path, tmp_path: Path
+    cluster: Cluster, here: Callable[[Case], Path], mlflow_server: Server, storage_folder: Path, tmp_path: Path
 ) -> None:
     case = Case(iterations=2)
     cluster.kills = {
@@ -159,7 +160,9 @@ def test_lost_pods_change_nothing(
     }
     lost = {task: len(moments) for task, moments in cluster.kills.items()}
     outputs = case.on(cluster, "tuesday")
-    same_as_here(cluster, outputs, "tuesday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
+    same_as_here(
+        cluster, outputs, "tuesday", here(case), mlflow_server.folder / "mlflow.db", tmp_path / "fetched", case
+    )
     for task, times in lost.items():
         first = min((d for d in cluster.done if d.task == task), key=number)
         assert [attempt.status for attempt in first.attempts] == [LOST] * times + [0], task
@@ -171,17 +174,19 @@ def test_lost_pods_change_nothing(
 
 
 def test_workers_that_are_pods_give_what_they_give_in_one_process(
-    cluster: Cluster, here: Callable[[Case], Path], mlflow_folder: Path, tmp_path: Path
+    cluster: Cluster, here: Callable[[Case], Path], mlflow_server: Server, tmp_path: Path
 ) -> None:
     case = Case(iterations=1, workers=2)
     outputs = case.on(cluster, "wednesday")
-    same_as_here(cluster, outputs, "wednesday", here(case), mlflow_folder / "mlflow.db", tmp_path / "fetched", case)
+    same_as_here(
+        cluster, outputs, "wednesday", here(case), mlflow_server.folder / "mlflow.db", tmp_path / "fetched", case
+    )
     lost = without_second_worker(cluster, case, tmp_path / "lost")
-    assert (lost["rollout/lost_shards"], lost["rollout/games"]) == (1, 24 * 4 / 2)
+    assert (lost["rollout/lost_shards"], lost["rollout/episodes"]) == (1, 24 * 4 / 2)
 
 
 def without_second_worker(cluster: Cluster, case: Case, scratch: Path) -> dict[str, float]:
-    """What a batch measures that goes without one of its two workers: a map task gives None for it."""
+    """The metrics of a batch without one of its two workers: a map task gives None for it."""
     (joined,) = (done for done in cluster.done if done.task == "tasks.rollout.task.join_rollout")
     given = RolloutConfig.from_dict({**case.config["rollout"], "workers_needed": 0.5})
     config = given.resolved(get_environment("blackjack").defaults)

@@ -14,7 +14,7 @@ from tasks.config import GrpoConfig
 
 NIGHTS = {"first": datetime(2026, 11, 30, 2, tzinfo=UTC), "second": datetime(2026, 12, 1, 2, tzinfo=UTC)}
 CONFIG = {**SMALL, "tracking": {"model": "nights"}}
-INPUTS = {"iterations": 1, "games": 512}
+INPUTS = {"iterations": 1, "tasks": 512}
 
 
 def test_nights_on_a_cluster_decide_as_on_this_machine(
@@ -32,7 +32,7 @@ def test_nights_on_a_cluster_decide_as_on_this_machine(
         known = json.loads((run / "promotion.json").read_text())
         assert decision(cluster, outputs, tmp_path / name) == known
         assert weights(cluster, tmp_path / name) == (run / "policies" / "00001" / "model.safetensors").read_bytes()
-        if name == "first":  # as a person decides, so that the second night has a champion, whatever the first one says
+        if name == "first":  # promoted by hand, so that the second night has a champion in any case
             chosen = {"model": "nights", "version": known["version"]}
             cluster.start("workflows.promotion.promote", "by-hand", **{k: literal(v) for k, v in chosen.items()})
             local(home, "promotion.py", "promote", "--model", "nights", "--version", str(known["version"]))
@@ -42,7 +42,7 @@ def test_nights_on_a_cluster_decide_as_on_this_machine(
 
 
 def decision(cluster: Cluster, outputs: LiteralMap, scratch: Path) -> dict:
-    """What a night on the cluster came to."""
+    """The decision of a night on the cluster."""
     (path,) = cluster.storage.fetch(uri_of(outputs.literals["o0"]), scratch / "promotion").iterdir()
     return json.loads(path.read_text())
 

@@ -1,4 +1,4 @@
-"""What a large directory costs a pod that takes it from object storage and puts it back."""
+"""The memory that a large directory costs a pod that downloads it from object storage and uploads it again."""
 
 import hashlib
 import random
@@ -36,7 +36,7 @@ def put_directory(storage: Storage, name: str, size: int, folder: Path) -> str:
     return digest.hexdigest()
 
 
-def test_a_large_directory_passes_through_little_memory(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_large_directory_needs_little_memory(cluster: Cluster, tmp_path: Path) -> None:
     settings = SerializationSettings(ImageConfig.auto(img_name="registry.invalid/it:1"), "grpo", "development", "1")
     template: TaskTemplate = get_serializable(OrderedDict(), settings, copy).template.to_flyte_idl()
     own = {"PYTHONPATH": str(Path(__file__).parents[1]), "_F_P_WRITE_CHUNK_SIZE": str(PART)}

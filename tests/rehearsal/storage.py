@@ -2,8 +2,8 @@
 
     python tests/rehearsal/storage.py PORT FOLDER
 
-While FOLDER/hold is there, a PUT of an object whose key contains the text in it waits, and FOLDER/held says so: time to
-kill whoever is in the middle of an upload. What was held is never stored.
+While FOLDER/hold is there, a PUT of an object whose key contains the text in it waits, and FOLDER/held is written: a
+test can then kill the pod in the middle of an upload. What was held is never stored.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What passes between the nodes of a graph: literals, and the bindings that say where an input comes from."""
+"""What is passed between the nodes of a graph: literals, and the bindings that say where an input comes from."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,12 +33,12 @@ def literals(given: Mapping[str, Literal]) -> LiteralMap:
 
 
 def bound(bindings: Iterable[Binding], results: Mapping[str, LiteralMap]) -> LiteralMap:
-    """The values of a node's inputs, once all that they are promised by is there."""
+    """The values of a node's inputs, once the nodes that they come from have ended."""
     return literals({binding.var: value(binding.binding, results) for binding in bindings})
 
 
 def value(data: BindingData, results: Mapping[str, LiteralMap]) -> Literal:
-    """The value that an input is bound to: written in the graph, another node's output, or made of such."""
+    """The value that an input is bound to: a constant of the graph, another node's output, or a collection of these."""
     kind = data.WhichOneof("value")
     if kind == "scalar":
         return Literal(scalar=data.scalar)

@@ -1,7 +1,6 @@
 """Against a real SQLite store: what is written is read back from it, by MLflow's own client."""
 
 import math
-import socket
 import subprocess
 import sys
 import time
@@ -9,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from runs import a_run
 from tasks.config import Run
 from tasks.tracking import mlflow_run
 from tasks.tracking.mlflow_store import client
+from tasks.tracking.provenance import git_state
 
-# Imports come first and then a word to both, so that they find the store missing at the same moment.
-OPEN_WHEN_TOLD = """
+# After its imports each waits for a line, so that both find the store missing at the same moment.
+OPEN = """
 import sys
 from tasks.tracking.mlflow_run import open_run
 import mlflow, mlflow.store.tracking.sqlalchemy_store
@@ -26,7 +27,7 @@ print(open_run(uri=sys.argv[1], name="twin", token="twin", parameters={"a": 1}, 
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    # One store for all tests of this file, since making one takes a second; each test has a token of its own.
+    # One store for all tests of this file, since making one takes a second; each test has its own token.
     return f"sqlite:///{tmp_path_factory.mktemp('runs of a test') / 'mlflow.db'}"
 
 
@@ -34,7 +35,7 @@ def opened(uri: str, token: str, **parameters: object) -> Run:
     run_id = mlflow_run.open_run(
         uri=uri, name="monday", token=token, parameters=parameters, tags={"grpo.policy": "tiny"}
     )
-    return Run("monday", token, 0, "blackjack", "", run_id, uri)
+    return a_run("monday", uri, run_id, token=token)
 
 
 def history(run: Run, name: str) -> list[tuple[int, float]]:
@@ -47,7 +48,7 @@ def record(run: Run):
     return client(run.tracking_uri).get_run(run.mlflow_run_id)
 
 
-def test_a_resumed_training_goes_on_in_its_own_run(uri: str) -> None:
+def test_a_resumed_training_continues_its_own_run(uri: str) -> None:
     first, other = opened(uri, "resumed", epochs=4, seed=0), opened(uri, "another", epochs=4)
     mlflow_run.fail(uri, first.mlflow_run_id, "killed")
     again = opened(uri, "resumed", epochs=5, seed=0)
@@ -71,7 +72,7 @@ def test_tags_name_the_code(uri: str) -> None:
     assert tags["version.torch"].startswith("2.")
     assert tags["version.mlflow"].startswith("3.")
     assert {"version.vllm", "version.torchtitan", "version.flytekit"} <= set(tags)
-    assert mlflow_run.git_state().items() <= tags.items()
+    assert git_state().items() <= tags.items()
 
 
 def test_metrics_lie_at_their_steps(uri: str) -> None:
@@ -98,7 +99,7 @@ def test_a_stage_whose_metrics_are_all_dropped_says_how_many(uri: str) -> None:
     assert history(run, "health/dropped_non_finite") == [(3, 1.0)]
 
 
-def test_a_parameter_that_is_too_long_is_cut_where_one_sees_it(uri: str) -> None:
+def test_a_parameter_that_is_too_long_is_cut_visibly(uri: str) -> None:
     kept = record(opened(uri, "long", policy="p" * 7000, seed=0)).data.params
     assert len(kept["policy"]) == 6000 and kept["policy"].startswith("ppp")
     assert kept["policy"].endswith("ppp… (cut, 7,000 characters)")
@@ -135,13 +136,13 @@ def test_the_default_store_lies_among_the_runs(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert mlflow_run.tracking_uri() == f"sqlite:///{tmp_path}/runs/mlflow.db"
-    assert not (tmp_path / "runs").exists()  # who only asks leaves nothing
+    assert not (tmp_path / "runs").exists()  # a question leaves nothing
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:5000")
     assert mlflow_run.tracking_uri() == "http://mlflow.example:5000"
 
 
 def test_two_processes_that_open_one_new_store_find_one_run_and_say_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OPEN_WHEN_TOLD, f"sqlite:///{tmp_path}/runs/mlflow.db"]
+    command = [sys.executable, "-c", OPEN, f"sqlite:///{tmp_path}/runs/mlflow.db"]
     pipe = subprocess.PIPE
     twins = [subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(2)]
     assert [twin.stdout.readline() for twin in twins if twin.stdout] == ["ready\n"] * 2
@@ -156,19 +157,13 @@ def test_two_processes_that_open_one_new_store_find_one_run_and_say_nothing(tmp_
     assert said[0][1] == ""  # none of the notes that MLflow and alembic print
 
 
-def closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     "given",
     ["http://somebody:secret@127.0.0.1:{port}", "file:///tmp/mlruns", "mlruns", "sqlite:////proc/no/m.db"],
 )
-def test_a_store_that_cannot_be_used_is_one_sentence_soon(given: str) -> None:
+def test_a_store_that_cannot_be_used_is_one_sentence_soon(given: str, closed_port: int) -> None:
     started = time.monotonic()
-    given = given.format(port=closed_port())
+    given = given.format(port=closed_port)
     with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is "[^"]+".*; allowed: [^.]*\.$') as caught:
         mlflow_run.open_run(uri=given, name="a", token="a", parameters={}, tags={})
     assert given.replace("somebody:secret", "***") in str(caught.value)

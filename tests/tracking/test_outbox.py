@@ -1,31 +1,34 @@
 """Against a real `mlflow server` on the loopback interface that is killed, and started again, while stages write."""
 
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from runs import a_run
+from servers import Server
 from tasks.config import GrpoConfig, Run, TrackingConfig
+from tasks.lineage.records import BatchUse, PolicyName
+from tasks.lineage.training import log_datasets
 from tasks.policy.named import Source
-from tasks.run import create_run
+from tasks.records import write_batch
+from tasks.run.create import open_run
 from tasks.stages import write_metrics
-from tasks.tracking import mlflow_run, mlflow_store, outbox
+from tasks.tracking import mlflow_run, mlflow_store, outbox, registry
 from tasks.tracking.provenance import flyte_execution
 
-TINY = Source(given="tiny", place="tiny")
+TINY = Source(given="tiny", uri="tiny")
 TRAINING = """
 import sys
 from pathlib import Path
-from tasks.config import Run
+from runs import a_run
 from tasks.tracking import mlflow_run
 import mlflow, mlflow.store.artifact.mlflow_artifacts_repo
 uri, name = sys.argv[1:]
@@ -33,7 +36,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 run_id = mlflow_run.open_run(uri=uri, name=name, token=name, parameters={"seed": 3, "environment_url": ""}, tags={})
 mlflow_run.keep_config(uri, run_id, {"training": {"epochs": 4}})
-run = Run(name, name, 3, "blackjack", "", run_id, uri)
+run = a_run(name, uri, run_id)
 for version in range(20):
     mlflow_run.log_metrics(run, {"train/loss": version / 4, "train/kl": 0.5}, version)
 Path(f"{name}.txt").write_text(name)
@@ -43,59 +46,18 @@ print(run_id)
 """
 
 
-class Server:
-    """An MLflow server with its store in `home`, which outlives it."""
-
-    def __init__(self, home: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.home, self.uri = home, f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        mlflow = str(Path(sys.executable).with_name("mlflow"))
-        line = [mlflow, "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        line += ["--backend-store-uri", f"sqlite:///{self.home / 'mlflow.db'}", "--serve-artifacts"]
-        line += ["--artifacts-destination", str(self.home / "artifacts")]
-        own = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes less
-        with open(self.home / "log.txt", "a") as log:
-            self.process = subprocess.Popen(
-                line, stdout=log, stderr=log, cwd=self.home, env=own, start_new_session=True
-            )
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                return urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
-            except OSError:
-                time.sleep(0.1)
-        raise RuntimeError((self.home / "log.txt").read_text())
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # with its workers
-        self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def server(running: Server) -> Server:
-    """One server for all tests of this file, since starting it takes seconds; each finds it running."""
-    if running.process.poll() is not None:
-        running.start()
-    mlflow_store.ask_again(running.uri)
-    return running
+def server(mlflow_server: Server) -> Iterator[Server]:
+    """A test may kill it; the next one finds it running."""
+    mlflow_store.ask_again(mlflow_server.url)
+    yield mlflow_server
+    mlflow_server.start()
+    mlflow_store.mark_back(mlflow_server.url)
 
 
 def opened(uri: str, token: str) -> Run:
     run_id = mlflow_run.open_run(uri=uri, name=token, token=token, parameters={}, tags={})
-    return Run(token, token, 0, "blackjack", "", run_id, uri)
+    return a_run(token, uri, run_id)
 
 
 def points(run: Run, name: str) -> list[tuple[int, float]]:
@@ -108,6 +70,17 @@ def artifacts(run: Run, folder: str = "") -> set[str]:
     return {a.path for a in mlflow_store.client(run.tracking_uri).list_artifacts(run.mlflow_run_id, folder)}
 
 
+def candidate(run: Run, model: str, version: int) -> registry.Candidate:
+    """Policy `version` of the run, as far as the registry looks at it."""
+    return registry.Candidate(
+        model=model,
+        uri=f"s3://bucket/policies/{version}",
+        digest=f"{model}-{version}",
+        run_id=run.mlflow_run_id,
+        tags={"policy_version": str(version)},
+    )
+
+
 def made(folder: Path) -> Path:
     """The folder of a stage's result."""
     folder.mkdir(parents=True)
@@ -115,13 +88,13 @@ def made(folder: Path) -> Path:
 
 
 def in_another_pod(folder: Path) -> Path:
-    """The folder as the next stage downloads it: elsewhere, and what this pod had is gone."""
+    """The folder as the next stage downloads it: elsewhere, and what this pod knew is gone."""
     return Path(shutil.move(folder, folder.with_name(f"{folder.name} downloaded")))
 
 
 @pytest.mark.parametrize("store", ["server", "file"])
 def test_two_trainings_write_to_one_store_at_once(store: str, server: Server, tmp_path: Path) -> None:
-    uri = server.uri if store == "server" else f"sqlite:///{tmp_path / 'mlflow.db'}"
+    uri = server.url if store == "server" else f"sqlite:///{tmp_path / 'mlflow.db'}"
     pipe, names = subprocess.PIPE, ("first", "second")
     lines = [[sys.executable, "-c", TRAINING, uri, name] for name in names]
     trainings = [
@@ -136,7 +109,7 @@ def test_two_trainings_write_to_one_store_at_once(store: str, server: Server, tm
     assert [training.returncode for training in trainings] == [0, 0] and [err for _, err in said] == ["", ""], said
     mlflow = mlflow_store.client(uri)
     for name, (out, _) in zip(names, said, strict=True):
-        run = Run(name, name, 3, "blackjack", "", out.strip(), uri)
+        run = a_run(name, uri, out.strip())
         record = mlflow.get_run(run.mlflow_run_id)
         assert record.info.status == "FINISHED"
         assert record.info.artifact_uri.startswith("mlflow-artifacts:") == (store == "server")
@@ -151,7 +124,7 @@ def test_two_trainings_write_to_one_store_at_once(store: str, server: Server, tm
 def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     assert flyte_execution() == {}
     for part, value in {"PROJECT": "grpo", "DOMAIN": "development", "ID": "f3a9", "LAUNCHPLAN": "nightly"}.items():
         monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{part}", value)
@@ -162,56 +135,93 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
         monkeypatch.chdir(tmp_path / attempt)
-        runs.append(create_run.open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
+        runs.append(open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
         time.sleep(0.005)
     assert runs[0] == runs[1]
     assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
     assert abs(runs[0].started - time.time()) < 60
-    data = mlflow_store.client(server.uri).get_run(runs[0].mlflow_run_id).data
+    data = mlflow_store.client(server.url).get_run(runs[0].mlflow_run_id).data
     assert data.tags["flyte.execution"] == "grpo/development/f3a9" and data.tags["flyte.launch_plan"] == "nightly"
     assert (data.params["tracking.model"], data.params["memory.expected_training_gib"]) == ("cards", "1.00")
-    kept = mlflow_store.client(server.uri).download_artifacts(runs[0].mlflow_run_id, "config.json", str(tmp_path))
+    kept = mlflow_store.client(server.url).download_artifacts(runs[0].mlflow_run_id, "config.json", str(tmp_path))
     assert GrpoConfig.from_json(Path(kept).read_text()) == config
     # Another execution of the same inputs is another run; and without one, a run is known by its folder.
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
-    assert create_run.open_run(dict(inputs), config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
+    assert open_run(dict(inputs), config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
     named = {**inputs, "run_name": "monday"}
-    assert create_run.open_run(named, config, {}, TINY, {}) == create_run.open_run(named, config, {}, TINY, {})
+    assert open_run(named, config, {}, TINY, {}) == open_run(named, config, {}, TINY, {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is "sqlite:.*"; allowed: on a cluster, .*server\.$'):
-        create_run.open_run(dict(inputs), config, {}, TINY, flyte_execution())
+        open_run(dict(inputs), config, {}, TINY, flyte_execution())
     assert not (tmp_path / "mlflow.db").exists()
 
 
+def test_a_batch_is_a_dataset_of_the_run_once_also_after_an_outage(server: Server, tmp_path: Path) -> None:
+    run = opened(server.url, "datasets")
+    rows = pa.table({"policy_version": pa.array([3], pa.int32()), "token_ids": [[1, 2]], "reward": [0.5]})
+    folder = write_batch(rows, tmp_path / "trajectories" / "00003")
+    remote, uses = "s3://bucket/x/batch", {}
+    for iteration, uri in ((3, str(folder)), (4, remote)):
+        sampler = PolicyName(version=iteration, digest=f"digest-{iteration}", uri=f"policies/{iteration:05d}")
+        uses[uri] = BatchUse(
+            uri=uri,
+            digest=f"{iteration}" * 64,
+            iteration=iteration,
+            sampled_by=sampler,
+            episodes=8,
+            groups=4,
+            age=1,
+            used=["00003-00001"],
+        )
+    log_datasets(run, {str(folder): uses[str(folder)]}, {str(folder): folder}, 4)
+    server.kill()
+    policy = made(tmp_path / "policy")
+    log_datasets(run, uses, dict.fromkeys(uses, folder), 5)
+    write_metrics(run, policy, {"train/loss": 0.25}, step=4)
+    server.start()
+    for _ in range(2):
+        outbox.flush_pending(run, [policy])
+    inputs = mlflow_store.client(server.url).get_run(run.mlflow_run_id).inputs.dataset_inputs
+    first, second = sorted(inputs, key=lambda found: found.dataset.name)
+    assert (first.dataset.name, first.dataset.digest) == ("datasets/trajectories/00003", "3" * 36)
+    assert (first.dataset.source_type, json.loads(first.dataset.source)) == ("local", {"uri": str(folder)})
+    assert (second.dataset.source_type, json.loads(second.dataset.source)) == ("s3", {"uri": remote})
+    tags = {"iteration": "3", "sampled_by_policy": "3", "trained_policy": "4"}
+    assert {tag.key: tag.value for tag in first.tags} == {"mlflow.data.context": "training", **tags}
+    columns = {c["name"]: c["type"] for c in json.loads(first.dataset.schema)["mlflow_colspec"]}
+    assert columns == {"policy_version": "int32", "token_ids": "list<item: int64>", "reward": "double"}
+    assert json.loads(first.dataset.profile) == {**uses[str(folder)].to_dict(), "used": 1}
+
+
 def test_what_another_run_left_in_a_folder_is_not_sent(server: Server, tmp_path: Path) -> None:
-    first, other = opened(server.uri, "mine"), opened(server.uri, "other")
+    first, other = opened(server.url, "mine"), opened(server.url, "other")
     left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
-    (tmp_path / "_unsent.json").write_text(json.dumps([entry.to_dict() for entry in left]))
+    (tmp_path / "_pending.json").write_text(json.dumps([entry.to_dict() for entry in left]))
     outbox.flush_pending(first, [tmp_path])
     assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])
 
 
-def test_what_mlflow_refuses_ends_no_stage_and_holds_up_nothing(
+def test_what_mlflow_refuses_ends_no_stage_and_delays_nothing(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = opened(server.uri, "refused")
+    run = opened(server.url, "refused")
     mlflow_run.log_metrics(run, {"train loss = 3": 0.5}, 0)
     mlflow_run.log_metrics(run, {"train/loss": 0.5}, 0)
     assert points(run, "train/loss") == [(0, 0.5)]
     outbox.report_pending(run, {})
     shown = capsys.readouterr().out
-    assert f"MLflow at {server.uri} refuses: INVALID_PARAMETER_VALUE" in shown and "is away" not in shown
+    assert f"MLflow at {server.url} refuses: INVALID_PARAMETER_VALUE" in shown and "is away" not in shown
     assert "lacks 1 records" in shown
 
 
 def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = opened(server.uri, "outage")
+    run = opened(server.url, "outage")
     server.kill()
     started = time.monotonic()
     rollout = made(tmp_path / "rollout")
-    write_metrics(run, rollout, {"rollout/games": 96.0}, step=4)
+    write_metrics(run, rollout, {"rollout/episodes": 96.0}, step=4)
     rollout = in_another_pod(rollout)
     policy = made(tmp_path / "policy")
     write_metrics(run, policy, {"train/loss": 0.25}, step=4, sources=[rollout])
@@ -221,7 +231,8 @@ def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     (tmp_path / "curve.png").write_bytes(b"a curve")
     mlflow_run.log_file(run, evaluation / "choices.png", "evaluations/00005")
     mlflow_run.log_file(run, tmp_path / "curve.png", "pictures")
-    write_metrics(run, evaluation, {"eval/regret": 0.5}, step=5)
+    mlflow_run.register_policy(run, candidate(run, "outage", 5))
+    write_metrics(run, evaluation, {"eval/reward": 0.5}, step=5)
     (tmp_path / "curve.png").unlink()
     evaluation = in_another_pod(evaluation)
     assert time.monotonic() - started < 10
@@ -232,45 +243,52 @@ def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     mlflow_store.ask_again(run.tracking_uri)  # as in a pod, which knows nothing of the outage
     later = made(tmp_path / "later")
     write_metrics(run, later, {"train/loss": 0.125}, step=5, sources=[policy])
-    assert points(run, "rollout/games") == [(4, 96.0)]
+    mlflow_run.register_policy(run, candidate(run, "outage", 6))  # a later evaluation, before the report
+    assert points(run, "rollout/episodes") == [(4, 96.0)]
     assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
-    assert not (later / "_unsent.json").exists()
-    # An attempt before had sent it; what the report reads is there already.
+    assert not (later / "_pending.json").exists()
+    # Two of these were sent before: by the stage above, and by an earlier attempt at the report.
     outbox.flush_pending(run, [policy, rollout, evaluation])
     outbox.flush_pending(run, [evaluation, later])
-    assert points(run, "rollout/games") == [(4, 96.0)]
+    assert points(run, "rollout/episodes") == [(4, 96.0)]
     assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
-    assert points(run, "eval/regret") == [(5, 0.5)]
+    assert points(run, "eval/reward") == [(5, 0.5)]
     assert artifacts(run, "evaluations/00005") == {"evaluations/00005/choices.png"}
     assert artifacts(run, "pictures") == {"pictures/curve.png"}
-    (point,) = mlflow_store.client(server.uri).get_metric_history(run.mlflow_run_id, "rollout/games")
+    versions = mlflow_store.client(server.url).search_model_versions("name = 'outage'")
+    assert sorted(version.tags["digest"] for version in versions) == ["outage-5", "outage-6"]
+    assert registry.find(server.url, "models:/outage@challenger").digest == "outage-6"
+    (point,) = mlflow_store.client(server.url).get_metric_history(run.mlflow_run_id, "rollout/episodes")
     assert point.timestamp <= away  # when it was measured, not when it came
 
     outbox.report_pending(run, {"policy": policy})
     shown = capsys.readouterr().out
-    assert shown.count(f"MLflow at {server.uri} is away") == shown.count("is there again") == 1
+    assert shown.count(f"MLflow at {server.url} is away") == shown.count("is there again") == 1
     assert "lacks" not in shown
 
 
 def test_a_server_that_stays_away_is_named_with_what_it_lacks(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = opened(server.uri, "lost")
+    run = opened(server.url, "lost")
     server.kill()
     policy, evaluation = made(tmp_path / "policy"), made(tmp_path / "evaluation")
     write_metrics(run, policy, {"train/loss": 0.25, "train/kl": 0.5}, step=4)
-    write_metrics(run, evaluation, {"eval/regret": 0.5}, step=5)
+    for version in (4, 5):
+        mlflow_run.register_policy(run, candidate(run, "lost", version))
+    write_metrics(run, evaluation, {"eval/reward": 0.5}, step=5)
     outbox.flush_pending(run, [evaluation, policy])
     mlflow_run.finish(run)
     outbox.report_pending(run, {"s3://bucket/5": evaluation, "s3://bucket/4": policy})
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "lacks" in line]
-    assert f"MLflow at {server.uri} lacks 3 records of this run" in line
-    assert "_unsent.json of s3://bucket/4 and 1 other folders" in line
-    (left,) = json.loads((policy / "_unsent.json").read_text())
+    assert f"MLflow at {server.url} lacks 5 records of this run, among them the versions of " in line
+    assert "of s3://bucket/policies/4, s3://bucket/policies/5: what stages measured lies in " in line
+    assert "_pending.json of s3://bucket/4 and 1 other folders" in line
+    (left,) = json.loads((policy / "_pending.json").read_text())
     assert (left["step"], left["metrics"]) == (4, {"train/loss": 0.25, "train/kl": 0.5})
 
 
-def test_a_server_that_never_answers_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_waits_once_for_a_server_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW_HTTP_REQUEST_TIMEOUT
 
     # What a stage waits, in seconds, and some for the start of a connection.
@@ -278,15 +296,15 @@ def test_a_server_that_never_answers_is_waited_for_once(tmp_path: Path, monkeypa
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        silent.listen()  # and nobody accepts
+        silent.listen()  # and nothing accepts
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         started = time.monotonic()
         with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is ".*" \(no answer\); allowed: '):
             opened(uri, "hangs")
         assert time.monotonic() - started < 15
-        run, started = Run("hangs", "hangs", 0, "blackjack", "", "4be1", uri), time.monotonic()
+        run, started = a_run("hangs", uri), time.monotonic()
         folder = made(tmp_path / "policy")
         for step in range(10):
             write_metrics(run, folder, {"train/loss": 0.25}, step=step, sources=[folder])
         assert time.monotonic() - started < 8
-    assert len(json.loads((folder / "_unsent.json").read_text())) == 10
+    assert len(json.loads((folder / "_pending.json").read_text())) == 10

@@ -1,16 +1,17 @@
 """Against a real SQLite file and a real `mlflow server`: what is registered is read back by MLflow's own client."""
 
+import functools
 import json
-import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
+from servers import Server
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client, experiment
 
@@ -18,39 +19,14 @@ REGISTER = """
 import json, sys
 from tasks.tracking import registry
 import mlflow, mlflow.store.tracking.sqlalchemy_store
-uri, own = sys.argv[1:]
+store, own = sys.argv[1:]
 print("ready", flush=True)
 sys.stdin.readline()
 for digest in ("same", own, "same too"):
-    place = "s3://policies/" + digest
-    made = registry.register(uri, registry.Candidate("twins", place, digest, "", {}), lambda place: True)
+    candidate = registry.Candidate(model="twins", uri="s3://policies/" + digest, digest=digest, run_id="", tags={})
+    made = registry.register(store, candidate)
     print(made.name, made.digest)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    line = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    line += ["--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--artifacts-destination", str(home / "artifacts")]
-    with open(home / "log.txt", "w") as log:
-        process = subprocess.Popen(
-            line, cwd=home, stdout=log, stderr=log, env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        )
-    try:
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +35,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(params=["file", "server"])
-def uri(request: pytest.FixtureRequest) -> str:
-    return request.getfixturevalue(request.param)
+def uri(request: pytest.FixtureRequest, file: str, mlflow_server: Server) -> str:
+    return file if request.param == "file" else mlflow_server.url
+
+
+def candidate(model: str, uri: str, digest: str, run_id: str = "", **tags: str) -> registry.Candidate:
+    return registry.Candidate(model=model, uri=uri, digest=digest, run_id=run_id, tags=tags)
 
 
 def policy(folder: Path, digest: str) -> Path:
@@ -70,31 +50,35 @@ def policy(folder: Path, digest: str) -> Path:
     return folder / digest
 
 
-def registered(uri: str, model: str, folder: Path, digest: str) -> registry.Version:
-    place = folder / digest if (folder / digest).exists() else policy(folder, digest)
-    run = client(uri).create_run(experiment(uri), run_name=digest)
-    tags = {"expected_reward": "-0.05", "games": "128"}
-    return registry.register(uri, registry.Candidate(model, str(place), digest, run.info.run_id, tags))
+def registered(store: str, model: str, folder: Path, digest: str) -> registry.Version:
+    lies_at = folder / digest if (folder / digest).exists() else policy(folder, digest)
+    run = client(store).create_run(experiment(store), run_name=digest)
+    given = candidate(model, str(lies_at), digest, run.info.run_id, reward="-0.05", episodes="128")
+    return registry.register(store, given, is_directory)
+
+
+def is_directory(uri: str) -> bool:
+    return Path(uri).is_dir()
 
 
 def test_a_policy_is_one_version_by_reference_however_often_it_comes(uri: str, tmp_path: Path) -> None:
     first, second = (registered(uri, "once", tmp_path, digest) for digest in ("aa", "bb"))
     again = registered(uri, "once", tmp_path, "aa")
     assert (first.number, second.number, again) == (1, 2, first)
-    assert (first.name, first.place) == ("models:/once/1", str(tmp_path / "aa"))
+    assert (first.name, first.uri) == ("models:/once/1", str(tmp_path / "aa"))
     found = client(uri).get_model_version("once", "1")
-    assert found.tags == {"place": str(tmp_path / "aa"), "digest": "aa", "expected_reward": "-0.05", "games": "128"}
+    assert found.tags == {"uri": str(tmp_path / "aa"), "digest": "aa", "reward": "-0.05", "episodes": "128"}
     assert client(uri).get_run(found.run_id).info.run_name == "aa"
-    # A server takes no path of another machine for a source; there it is the run's, and the tag says where it is.
+    # A server takes no path of another machine for a source: there it is the run's, and the tag has the path.
     assert found.source == (f"runs:/{found.run_id}/policies/aa" if uri.startswith("http") else str(tmp_path / "aa"))
     assert {k: int(v) for k, v in client(uri).get_registered_model("once").aliases.items()} == {"challenger": 2}
 
 
 def test_a_policy_in_object_storage_is_its_own_source(uri: str) -> None:
-    place = "s3://bucket/raw/policies/00032"
-    registry.register(uri, registry.Candidate("far", place, "aa", "", {}), lambda place: True)
-    assert client(uri).get_model_version("far", "1").source == place
-    assert registry.find(uri, "models:/far@challenger").place == place
+    stored = "s3://bucket/raw/policies/00032"
+    registry.register(uri, candidate("far", stored, "aa"))
+    assert client(uri).get_model_version("far", "1").source == stored
+    assert registry.find(uri, "models:/far@challenger").uri == stored
 
 
 def test_a_version_moves_only_where_its_weights_are_gone(file: str, tmp_path: Path) -> None:
@@ -103,12 +87,81 @@ def test_a_version_moves_only_where_its_weights_are_gone(file: str, tmp_path: Pa
     other = policy(tmp_path / "elsewhere", "aa")
 
     def again() -> registry.Version:
-        return registry.register(file, registry.Candidate("moved", str(other), "aa", "", {"games": "7"}))
+        return registry.register(file, candidate("moved", str(other), "aa", episodes="7"), is_directory)
 
     assert again() == version
-    Path(version.place).rename(tmp_path / "away")
-    assert again() == registry.Version("moved", 1, str(other), "aa")
-    assert client(file).get_model_version("moved", "1").tags["games"] == "128"  # what was measured stays
+    Path(version.uri).rename(tmp_path / "away")
+    assert again() == registry.Version(model="moved", number=1, uri=str(other), digest="aa")
+    assert registry.find(file, "models:/moved/1").uri == str(other)
+    assert client(file).get_model_version("moved", "1").tags["episodes"] == "128"  # what was measured stays
+
+
+def test_a_version_that_is_made_late_is_no_challenger_of_a_later_policy_of_its_run(uri: str) -> None:
+    run_id = client(uri).create_run(experiment(uri)).info.run_id
+    for version in (8, 16, 0):  # the server was away when policy 0 was evaluated
+        registry.register(
+            uri, candidate("late", f"s3://policies/{version}", f"{version}", run_id, policy_version=f"{version}")
+        )
+    assert registry.find(uri, "models:/late@challenger").digest == "16"
+    registry.register(uri, candidate("late", "s3://policies/next", "next", "another run", policy_version="0"))
+    assert registry.find(uri, "models:/late@challenger").digest == "next"
+
+
+def answer_lost_once(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """The next request of this kind is made, and then raises."""
+    real = getattr(MlflowClient, method)
+
+    @functools.wraps(real)
+    def once(self: MlflowClient, *given: Any, **named: Any) -> None:
+        monkeypatch.setattr(MlflowClient, method, real)
+        real(self, *given, **named)
+        raise MlflowException("refused")
+
+    monkeypatch.setattr(MlflowClient, method, once)
+
+
+@pytest.mark.parametrize("method", ["create_registered_model", "create_model_version", "set_registered_model_alias"])
+def test_a_policy_whose_answer_is_lost_is_registered_once(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    model = f"lost-{method}"
+    answer_lost_once(monkeypatch, method)
+    assert registered(uri, model, tmp_path, "aa").number == 1
+    assert registry.find(uri, f"models:/{model}@challenger").number == 1
+    assert len(client(uri).search_model_versions(f"name = '{model}'")) == 1
+
+
+def test_a_surplus_version_of_the_run_is_deleted(uri: str) -> None:
+    mlflow, run_ids = client(uri), ("run", "another run")
+    mlflow.create_registered_model("surplus")
+    for run_id in ("run", "run", "another run", "run"):
+        mlflow.create_model_version("surplus", "s3://bucket/a", run_id, tags={"digest": "aa"}, await_creation_for=0)
+    assert registry.register(uri, candidate("surplus", "s3://bucket/a", "aa", "run")).number == 1
+    left = mlflow.search_model_versions("name = 'surplus'")
+    assert sorted((int(version.version), version.run_id) for version in left) == [(1, run_ids[0]), (3, run_ids[1])]
+
+
+@pytest.mark.parametrize("method", ["set_registered_model_alias", "set_registered_model_tag"])
+def test_a_promotion_whose_answer_is_lost_is_one_promotion(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    model = f"lost-{method}-of-a-promotion"
+    for digest in ("aa", "bb", "cc"):
+        registered(uri, model, tmp_path, digest)
+    for number in (1, 2, 3):
+        answer_lost_once(monkeypatch, method)
+        assert registry.promote(uri, model, number, "why")[0]
+    down = []
+    for _ in range(2):
+        answer_lost_once(monkeypatch, method)
+        down.append(registry.demote(uri, model))
+    answer_lost_once(monkeypatch, "delete_registered_model_alias")
+    assert down == [
+        (3, f"version 2 of {model} is champion again, version 3 is not any more"),
+        (2, f"version 1 of {model} is champion again, version 2 is not any more"),
+    ]
+    assert registry.find(uri, f"models:/{model}@champion").number == 1
+    assert registry.demote(uri, model)[0] == 1 and registry.champion(uri, model) is None
 
 
 def test_names_of_versions(uri: str, tmp_path: Path) -> None:
@@ -139,7 +192,7 @@ def test_a_name_of_nothing_is_refused_in_one_sentence(name: str, sentence: str, 
     assert str(caught.value).startswith(f'policy is "{name}"') and sentence in str(caught.value)
 
 
-def test_who_only_asks_makes_no_store(tmp_path: Path) -> None:
+def test_a_question_makes_no_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
     assert registry.champion(uri, "nobody") is None
     with pytest.raises(ValueError, match="the registry has no model nobody"):
@@ -147,7 +200,7 @@ def test_who_only_asks_makes_no_store(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_up_and_down_again(uri: str, tmp_path: Path) -> None:
+def test_promotions_and_demotions(uri: str, tmp_path: Path) -> None:
     for digest in ("aa", "bb", "cc"):
         registered(uri, "stairs", tmp_path, digest)
 
@@ -169,7 +222,7 @@ def test_up_and_down_again(uri: str, tmp_path: Path) -> None:
         (True, "version 1 of stairs is champion, in the place of version 3: why"),
     ]
     assert registry.promote(uri, "stairs", 1, "why") == steps[-1]  # a repeated stage changes nothing
-    # An alias that somebody moved by hand is what was before, too.
+    # A champion whose alias was set by hand counts as the one before, too.
     client(uri).set_registered_model_alias("stairs", "champion", "2")
     registry.promote(uri, "stairs", 3, "why")
     down = []
@@ -184,7 +237,7 @@ def test_up_and_down_again(uri: str, tmp_path: Path) -> None:
 def test_a_champion_that_changed_meanwhile_stays(uri: str, tmp_path: Path) -> None:
     for digest in ("aa", "bb", "cc"):
         registered(uri, "stale", tmp_path, digest)
-    assert registry.promote(uri, "stale", 2, "found", over="aa")[0]  # nobody is champion: nobody is in the way
+    assert registry.promote(uri, "stale", 2, "found", over="aa")[0]  # there is no champion yet
     promoted, said = registry.promote(uri, "stale", 3, "found", over="aa")
     assert not promoted
     assert said == (
@@ -198,11 +251,11 @@ def test_a_decision_is_kept_with_version_and_run(uri: str, tmp_path: Path) -> No
     registered(uri, "noted", tmp_path, "aa")
     run_id = client(uri).get_model_version("noted", "1").run_id
     registry.note(
-        uri, "noted", 1, "it stays", run_id=run_id, **{"comparison.difference": 0.5 / 3, "comparison.games": 64}
+        uri, "noted", 1, "it stays", run_id=run_id, **{"comparison.difference": 0.5 / 3, "comparison.tasks": 64}
     )
     tags = client(uri).get_model_version("noted", "1").tags
     assert tags["promotion"].endswith(" UTC: it stays") and tags["promotion"].startswith("20")
-    assert (tags["comparison.difference"], tags["comparison.games"]) == ("0.166667", "64")
+    assert (tags["comparison.difference"], tags["comparison.tasks"]) == ("0.166667", "64")
     assert client(uri).get_run(run_id).data.tags["promotion"] == "it stays"
 
 
@@ -226,21 +279,3 @@ def test_two_processes_that_register_at_once_make_each_policy_one_version(uri: s
     assert {line for out, _ in said for line in out.split("\n") if line} == named
     newest = max(int(version.version) for version in versions)
     assert registry.find(uri, "models:/twins@challenger").number == newest
-
-
-def test_what_a_server_could_not_take_is_registered_later(
-    file: str, tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    away = f"http://127.0.0.1:{closed_port}"
-    folders = [tmp_path / name for name in ("00000", "00008")]
-    for folder in folders:
-        folder.mkdir()
-        made = registry.Candidate("late", f"/policies/{folder.name}", folder.name, "", {})
-        registry.register_or_leave(away, made, folder, lambda place: True)
-    assert capsys.readouterr().out.count("late has no version of this policy yet: ") == 2
-    registry.register_left(away, folders, lambda place: True)
-    assert "late lacks versions of /policies/00000, /policies/00008: " in capsys.readouterr().out
-    registry.register_left(file, folders, lambda place: True)
-    assert registry.find(file, "models:/late@challenger").place == "/policies/00008"
-    assert capsys.readouterr().out == ""

@@ -1,15 +1,8 @@
-"""Traces and datasets in a real store, SQLite's and a server's, read back by MLflow's own client."""
+"""Traces in a real store, SQLite's and a server's, read back by MLflow's own client."""
 
-import json
-import os
 import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +10,8 @@ import pytest
 
 from tasks.advantage.advantages import add_advantages
 from tasks.config import GrpoConfig, Run
-from tasks.lineage.records import BatchUse, PolicyName
-from tasks.records import Sample, to_table, write_batch
+from tasks.records import Sample, to_table
 from tasks.tracking import mlflow_run, patience
-from tasks.tracking.datasets import log_datasets
 from tasks.tracking.mlflow_store import client
 from tasks.tracking.traces import is_traced, log_episodes, rows_to_trace
 
@@ -29,35 +20,10 @@ CARDS = ("Cards 10 2, hard 12. Dealer 10.", "Cards 10 2 4, hard 16. Dealer 10.")
 STARTED, SECONDS = 1_700_000_000.0, 4.0
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real MLflow server on the loopback interface, its SQLite file below."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    line = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    line += ["--backend-store-uri", f"sqlite:///{folder}/m.db", "--artifacts-destination", str(folder / "artifacts")]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(line, cwd=folder, stdout=log, stderr=log, env=environment, start_new_session=True)
-    uri = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            with suppress(OSError), urllib.request.urlopen(f"{uri}/health"):
-                break
-            time.sleep(0.2)
-        yield uri
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait()
-
-
 @pytest.fixture(scope="module", params=["sqlite", "server"])
 def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "server":
-        return request.getfixturevalue("server")
+        return request.getfixturevalue("mlflow_server").url
     return f"sqlite:///{tmp_path_factory.mktemp('runs') / 'mlflow.db'}"
 
 
@@ -320,42 +286,6 @@ def test_previews_are_no_longer_than_mlflow_takes(uri: str) -> None:
     info = traces(run)["00003-00001-0"].info
     assert len(info.request_preview) == 1000 and len(info.response_preview) <= 1000
     assert info.response_preview.endswith("y: won")
-
-
-def use(iteration: int, digest: str) -> BatchUse:
-    name = PolicyName(iteration, f"digest-{iteration}", f"policies/{iteration:05d}")
-    return BatchUse(f"trajectories/{iteration:05d}", digest, iteration, name, 8, 4, 1, ["00003-00001"])
-
-
-def test_a_batch_is_a_dataset_of_the_run_once(uri: str, tmp_path: Path) -> None:
-    run, folder = opened(uri, "datasets"), write_batch(batch(*EPISODES), tmp_path / "trajectories" / "00003")
-    remote = "s3://bucket/x/batch"
-    log_datasets(run, {str(folder): use(3, "a" * 64)}, {str(folder): folder}, 4)
-    for _ in range(2):  # the next stage learns from the same batch, and is repeated
-        both = {str(folder): use(3, "a" * 64), remote: use(4, "b" * 64)}
-        log_datasets(run, both, {str(folder): folder, remote: folder}, 5)
-    inputs = client(uri).get_run(run.mlflow_run_id).inputs.dataset_inputs
-    first, second = sorted(inputs, key=lambda found: found.dataset.name)
-    assert (first.dataset.name, first.dataset.digest) == ("datasets/trajectories/00003", "a" * 36)
-    assert (first.dataset.source_type, json.loads(first.dataset.source)) == ("local", {"uri": str(folder)})
-    assert (second.dataset.source_type, json.loads(second.dataset.source)) == ("s3", {"uri": remote})
-    assert {tag.key: tag.value for tag in first.tags} == {
-        "mlflow.data.context": "training",
-        "iteration": "3",
-        "sampled_by_policy": "3",
-        "trained_policy": "4",
-    }
-    columns = {c["name"]: c["type"] for c in json.loads(first.dataset.schema)["mlflow_colspec"]}
-    assert (columns["token_ids"], columns["advantage"]) == ("list<item: int32>", "float")
-    assert json.loads(first.dataset.profile) == {
-        "games": 8,
-        "groups": 4,
-        "groups_used": 1,
-        "age": 1,
-        "policy_version": 3,
-        "policy_digest": "digest-3",
-        "sha256": "a" * 64,
-    }
 
 
 def test_a_server_that_is_away_costs_seconds_and_no_stage(capsys: pytest.CaptureFixture[str], closed_port: int) -> None:

@@ -5,7 +5,6 @@ Nothing is executed. A node's name here is its stage and how often the stage cam
 
 import json
 import math
-import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -13,95 +12,42 @@ from typing import Any
 
 import msgpack
 import pytest
-from flytekit import dynamic
-from flytekit.configuration import ImageConfig, SerializationSettings
-from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 from flytekit.models.core.workflow import Node
 from flytekit.models.dynamic_job import DynamicJobSpec
 from flytekit.models.literals import BindingData
 from flytekit.models.task import Resources, TaskTemplate
-from flytekit.types.directory import FlyteDirectory
 
-from tasks import resources
-from tasks.buffer.task import TrainingBatch
-from tasks.config import GrpoConfig, Run
-from tasks.environments.catalog import get_environment
-from workflows.grpo import SEGMENT, Progress, iterate
+import graphs
+from graphs import loop_inputs, parts, task_name
+from tasks.config import GrpoConfig
+from workflows.grpo import SEGMENT, Progress
 
 ITERATIONS = 4
 OTHER = '{"algorithm": {"kl_coefficient": 0}, "buffer": {"max_age": 1}, "evaluation": {"every": 3}}'
 WORKERS = '{"rollout": {"workers": 4, "workers_needed": 0.75}}'
-IMAGES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in resources.IMAGES})
-SETTINGS = SerializationSettings(image_config=IMAGES, project="grpo", domain="development", version="1")
-RUN = Run(
-    name="monday",
-    token="6f9c",
-    seed=0,
-    environment="blackjack",
-    environment_url="",
-    mlflow_run_id="4be1",
-    tracking_uri="sqlite:///runs/mlflow.db",
-)
-
 GPU = Resources.ResourceName.GPU
 
-Place = tuple[str, int]
+Key = tuple[str, int]
 
 
-def compiled(
-    lag: int,
-    config: str,
-    begin: int = 0,
-    end: int = ITERATIONS,
-    iterations: int = 0,
-    **folders: list[FlyteDirectory],
-) -> DynamicJobSpec:
-    """What the task of `iterate` hands back on a cluster, for a run of `iterations`, `end` where they are not given.
-
-    `folders` is what the segment before hands on.
-    """
-    first = FlyteDirectory.from_source("s3://bucket/policies/00000")
-    before = {"policies": [first], "states": [], "batches": [], "evaluations": [], **folders}
-    context = FlyteContextManager.current_context()
-    remote = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
-    with FlyteContextManager.with_context(
-        context.with_serialization_settings(SETTINGS).with_execution_state(remote),
-    ):
-        # A task of its own each time, as in a new process: flytekit keeps the first graph that a task made.
-        return dynamic(iterate.task_function).execute(
-            run=RUN,
-            first=first,
-            iterations=iterations or end,
-            lag=lag,
-            config=GrpoConfig.from_json(config).resolved(get_environment("blackjack").defaults),
-            begin=begin,
-            end=end,
-            training_batch=TrainingBatch(),
-            **before,
-        )
-
-
-def task_of(node: Node) -> str:
-    """The full name of a node's task, of one that is mapped over a list without what its settings add to it."""
-    if node.array_node is None:
-        return node.task_node.reference_id.name
-    return re.sub(r"\.map_(\w+)_[0-9a-f]{32}-arraynode$", r".\1", node.array_node.node.task_node.reference_id.name)
+def compiled(lag: int, config: str, begin: int = 0, end: int = ITERATIONS, iterations: int = 0) -> DynamicJobSpec:
+    """What the task of `iterate` hands back on a cluster, for a run of `iterations`, `end` where they are not given."""
+    settings = GrpoConfig.from_dict(json.loads(config))
+    return graphs.compiled(loop_inputs(settings, begin=begin, end=end, iterations=iterations, lag=lag))
 
 
 def promises(binding: BindingData) -> list[tuple[str, str]]:
     """The outputs, (node id, name), that an input is bound to."""
-    if binding.promise:
-        return [(binding.promise.node_id, binding.promise.var)]
-    return [found for part in (binding.collection.bindings if binding.collection else []) for found in promises(part)]
+    return [(part.promise.node_id, part.promise.var) for part in parts(binding) if part.promise]
 
 
 @dataclass(frozen=True)
 class Graph:
     """The nodes of a spec, each with the outputs that its inputs are bound to."""
 
-    inputs: dict[Place, dict[str, list[tuple[Place, str]]]]
+    inputs: dict[Key, dict[str, list[tuple[Key, str]]]]
 
-    def before(self, node: Place) -> set[Place]:
+    def before(self, node: Key) -> set[Key]:
         """Every node that must end before this one begins."""
         found, todo = set(), [node]
         while todo:
@@ -115,15 +61,15 @@ class Graph:
 def graph(lag: int, config: str = "{}") -> Graph:
     spec = compiled(lag, config)
     counts: Counter[str] = Counter()
-    names: dict[str, Place] = {}
+    names: dict[str, Key] = {}
     inputs = {}
     for node in spec.nodes:
-        stage = task_of(node).rsplit(".", 1)[-1]
+        stage = task_name(node).rsplit(".", 1)[-1]
         names[node.id] = (stage, counts[stage])
         counts[stage] += 1
         bound = {b.var: [(names[of], var) for of, var in promises(b.binding)] for b in node.inputs}
         inputs[names[node.id]] = bound
-        # What holds a node up is what it reads, and nothing else.
+        # A node waits for what it reads, and for nothing else.
         assert {names[of] for of in node.upstream_node_ids} == {of for found in bound.values() for of, _ in found}
     return Graph(inputs)
 
@@ -148,7 +94,7 @@ def test_with_lag_one_a_rollout_runs_beside_the_training_before() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_training_goes_on_from_the_last_and_is_told_who_sampled(lag: int) -> None:
+def test_a_training_continues_the_last_one_and_is_given_the_sampler(lag: int) -> None:
     found = graph(lag=lag)
     for v in range(ITERATIONS):
         inputs = found.inputs["train", v]
@@ -176,7 +122,7 @@ def test_without_a_kl_nothing_is_scored() -> None:
         assert found.inputs["compute_advantages", v]["batch"] == [(("rollout", v), "o0")]
 
 
-def test_evaluations_hold_up_nothing() -> None:
+def test_nothing_waits_for_evaluations() -> None:
     found = graph(lag=0, config=OTHER)
     made = [found.inputs["evaluate", i]["policy"] for i in range(3)]
     assert made == [[], [(("train", 2), "policy")], [(("train", 3), "policy")]]  # the first, the third, the last
@@ -197,7 +143,7 @@ def test_compiled_again_it_is_the_same_graph(config: str) -> None:
     assert first == again
 
 
-def test_several_workers_are_a_map_and_a_join_and_the_rest_knows_the_join_only() -> None:
+def test_several_workers_are_a_map_and_a_join_and_other_stages_read_the_join() -> None:
     found = graph(lag=1, config=WORKERS)
     for v in range(ITERATIONS):
         shards, join = found.inputs["rollout_shard", v], found.inputs["join_rollout", v]
@@ -254,23 +200,15 @@ def test_as_many_shards_are_needed_as_the_share_says(workers: int, share: float,
 
 
 def test_ten_thousand_iterations_are_a_chain_of_chains_of_segments() -> None:
-    # What Flyte keeps of a running execution: the nodes of one graph a level, and one for each that has ended.
+    # What Flyte keeps of a running execution: the nodes of one graph on each level, and one for each that has ended.
     whole = spans(compiled(0, "{}", 0, 10_000))
     assert whole == [(0, 2500), (2500, 5000), (5000, 7500), (7500, 10_000)]
     part = spans(compiled(0, "{}", 7500, 10_000, 10_000))
     assert part == [(begin, begin + SEGMENT) for begin in range(7500, 10_000, SEGMENT)] and len(part) == 50
-    last = Counter(stage for stage, _ in nodes_of(compiled(1, "{}", 9950, 10_000, **handed_on(9950))))
+    last = Counter(stage for stage, _ in nodes_of(compiled(1, "{}", 9950, 10_000)))
     stages = ("rollout", "score_reference", "compute_advantages", "select_training_batch", "train", "apply_retention")
     assert last == {**dict.fromkeys(stages, SEGMENT), "evaluate": 7}  # 9952, 9960, … 10,000
     assert len(whole) + len(part) + sum(last.values()) == 361
-
-
-def handed_on(begin: int) -> dict[str, list[FlyteDirectory]]:
-    """What the segments before leave for the iteration `begin`."""
-    return {
-        name: [FlyteDirectory.from_source(f"s3://bucket/{name}/{begin - back - newest:05d}") for back in (2, 1, 0)]
-        for name, newest in (("policies", 0), ("states", 0), ("batches", 1))
-    }
 
 
 def nodes_of(spec: DynamicJobSpec) -> list[tuple[str, dict[str, BindingData]]]:
@@ -282,7 +220,7 @@ def nodes_of(spec: DynamicJobSpec) -> list[tuple[str, dict[str, BindingData]]]:
 
 
 def spans(spec: DynamicJobSpec) -> list[tuple[int, int]]:
-    """The iterations of each segment, which must go on from the one before in all that it hands on."""
+    """The iterations of each segment; each takes all its inputs from the one before."""
     found = []
     for number, node in enumerate(spec.nodes):
         assert node.task_node.reference_id.name == "workflows.grpo.iterate"
@@ -298,9 +236,9 @@ def spans(spec: DynamicJobSpec) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
+def test_a_segment_continues_where_the_one_before_ended(lag: int) -> None:
     nodes: dict[str, list[dict[str, BindingData]]] = {}
-    for stage, inputs in nodes_of(compiled(lag, "{}", 5, 7, 9, **handed_on(5))):
+    for stage, inputs in nodes_of(compiled(lag, "{}", 5, 7, 9)):
         nodes.setdefault(stage, []).append(inputs)
 
     def uri(binding: BindingData) -> str:
@@ -309,8 +247,8 @@ def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
     assert uri(nodes["rollout"][0]["policy"]) == f"s3://bucket/policies/0000{5 - lag}"
     assert uri(nodes["train"][0]["policy"]) == "s3://bucket/policies/00005"
     assert uri(nodes["train"][0]["state"]) == "s3://bucket/states/00005"
-    training_batch = [uri(b) for b in nodes["select_training_batch"][0]["batches"].collection.bindings if not b.promise]
-    assert training_batch == [f"s3://bucket/batches/0000{v}" for v in (2, 3, 4)][-GrpoConfig().buffer.max_age :]
+    batches = [uri(b) for b in nodes["select_training_batch"][0]["batches"].collection.bindings if not b.promise]
+    assert batches == [f"s3://bucket/batches/0000{v}" for v in range(5)][-GrpoConfig().buffer.max_age :]
     assert "evaluate" not in nodes  # neither the sixth nor the seventh
     # Training 5 makes version 6; versions 6, 5 and 4 stay, and the trainer state of version 3 goes.
     assert [[uri(b) for b in inputs["folders"].collection.bindings] for inputs in nodes["apply_retention"]] == [
@@ -319,7 +257,7 @@ def test_a_segment_goes_on_where_the_one_before_ended(lag: int) -> None:
     ]
 
 
-def test_policies_are_left_behind_but_those_that_retention_or_an_evaluation_keeps() -> None:
+def test_retention_removes_policies_but_those_that_it_or_an_evaluation_keeps() -> None:
     found = graph(lag=0, config='{"retention": {"every": 10}, "evaluation": {"every": 1}}')
     assert found.inputs["apply_retention", 0]["folders"] == [(("train", 0), "state")]
     found = graph(lag=0, config='{"retention": {"every": 10}}')
@@ -362,7 +300,7 @@ def test_ranks_on_several_nodes_are_a_pytorch_job() -> None:
     assert train_nodes({"ranks": 4})[1].type == "python-task"  # one run's nodes are not the next one's
 
 
-def test_only_the_training_knows_of_the_ranks_and_the_cache_of_none() -> None:
+def test_only_the_training_is_given_the_ranks_and_the_cache_ignores_them() -> None:
     shape = {"ranks": 4, "tensor_parallel": 2, "context_parallel": 2}
     nodes, template = train_nodes({**shape, "epochs": 3})
     assert template.metadata.cache_ignore_input_vars == ("training",)

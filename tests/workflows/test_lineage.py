@@ -53,11 +53,10 @@ def test_batches_and_policies_name_each_other(reference_run: Path):
         made = read(reference_run / "policies" / f"{iteration + 1:05d}", PolicyLineage)
         assert (made.version, made.digest) == (iteration + 1, infos[iteration + 1].digest)
         assert made.parent == batch.sampled_by
-        (use,) = (
-            made.batches
-        )  # `has_reward_variance` groups are fewer than a window takes: none is left for the next stage
+        # Groups with reward variance are fewer than a training batch takes: none is left for the next stage.
+        (use,) = made.batches
         assert (use.uri, use.iteration, use.age) == (f"trajectories/{iteration:05d}", iteration, 0)
-        assert (use.games, use.groups, set(use.used)) == (24 * 4, 24, has_reward_variance(reference_run, iteration))
+        assert (use.episodes, use.groups, set(use.used)) == (24 * 4, 24, has_reward_variance(reference_run, iteration))
         assert use.digest == batch_digest(reference_run / "trajectories" / f"{iteration:05d}")
         assert use.sampled_by == batch.sampled_by
     first = read(reference_run / "policies" / "00000", PolicyLineage)
@@ -80,13 +79,13 @@ def test_the_batches_are_datasets_of_the_mlflow_run(reference_run: Path):
         assert dataset.digest == batch_digest(folder)[:36]
         assert json.loads(dataset.source) == {"uri": str(folder)}
         assert trained == str(iteration + 1)
-        assert json.loads(dataset.profile)["games"] == 96
+        assert json.loads(dataset.profile)["episodes"] == 96
 
 
-def test_games_of_decided_groups_are_traces_of_the_mlflow_run(reference_run: Path):
+def test_episodes_of_groups_with_reward_variance_are_traces_of_the_mlflow_run(reference_run: Path):
     mlflow, run = mlflow_of(reference_run)
     traces = mlflow.search_traces(locations=[run.info.experiment_id], run_id=run.info.run_id)
-    assert len(traces) == 2 * 2 * 4  # iterations, groups, games
+    assert len(traces) == 2 * 2 * 4  # iterations, groups, episodes
     rows = {
         row["trajectory_id"]: row
         for iteration in range(2)
@@ -96,7 +95,8 @@ def test_games_of_decided_groups_are_traces_of_the_mlflow_run(reference_run: Pat
         row = rows[trace.info.client_request_id]
         assert row["group_id"] in has_reward_variance(reference_run, int(trace.info.tags["iteration"]))
         feedback = {a.name: a.feedback.value for a in trace.info.assessments}
-        assert feedback == pytest.approx({"reward": row["reward"], "advantage": row["advantage"], "age": 0})
+        expected = {"reward": row["raw_reward"], "advantage": row["advantage"], "age": 0, **dict(row["metrics"])}
+        assert feedback == pytest.approx(expected, abs=1e-6)
         assert len(trace.data.spans) == 1 + row["turns"]
         assert run.info.start_time <= trace.info.request_time <= run.info.end_time
 
@@ -110,10 +110,10 @@ def test_a_person_sees_the_chain_and_gets_it_as_json(reference_run: Path, ask: A
     lines = [line for line in done.stdout.splitlines() if line.startswith(("policy", "    from"))]
     assert [" ".join(line.split()) for line in lines] == [
         f"policy 2 {infos[2].digest[:12]} runs/reference/policies/00002",
-        f"from {used[1]} of 24 groups (96 games) that policy 1 played, age 0 "
+        f"from {used[1]} of 24 groups (96 episodes) that policy 1 sampled, age 0 "
         f"{batch_digest(reference_run / 'trajectories' / '00001')[:12]} runs/reference/trajectories/00001",
         f"policy 1 {infos[1].digest[:12]} runs/reference/policies/00001",
-        f"from {used[0]} of 24 groups (96 games) that policy 0 played, age 0 "
+        f"from {used[0]} of 24 groups (96 episodes) that policy 0 sampled, age 0 "
         f"{batch_digest(reference_run / 'trajectories' / '00000')[:12]} runs/reference/trajectories/00000",
         f"policy 0 {infos[0].digest[:12]} runs/reference/policies/00000 made on the spot: tiny, seed 0",
     ]
@@ -122,7 +122,7 @@ def test_a_person_sees_the_chain_and_gets_it_as_json(reference_run: Path, ask: A
     assert found["trajectory"] is None
 
 
-def test_a_person_asks_where_one_game_comes_from(reference_run: Path, ask: Ask):
+def test_a_person_asks_where_one_trajectory_comes_from(reference_run: Path, ask: Ask):
     group = min(has_reward_variance(reference_run, 1))
     rows = read_batch(reference_run / "trajectories" / "00001").to_pylist()
     row = next(row for row in rows if row["trajectory_id"] == f"{group}-2")
@@ -135,7 +135,7 @@ def test_a_person_asks_where_one_game_comes_from(reference_run: Path, ask: Ask):
     for line in (
         f"trajectory {group}-2",
         f"sampled by policy 1, {sampler.digest[:12]}, runs/reference/policies/00001",
-        f"deck seed {row['seed']}",
+        f"task {row['task_id']}, seed {row['seed']}",
         f"reward {row['reward']:+g}, {row['finish_reason']}",
         f"advantage {row['advantage']:+g}",
         "learned by policy 2",

@@ -1,4 +1,4 @@
-"""Nights of a schedule, small: the first one is better than what it began from, the next one has nothing to add."""
+"""Small nights of a schedule: the policy of the first is better than what it began from, that of the second is not."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client
 
 MODEL = "nights"
-# The policy that this night begins with hits on every hand, taken greedily, and loses all: that is soon unlearned.
+# The policy that this night begins with always hits when it is greedy, and loses: it is easy to improve.
 START = datetime(2026, 11, 30, 2, 0, 2, tzinfo=UTC)
 SETTINGS = {
     **SMALL,
@@ -24,7 +24,7 @@ SETTINGS = {
     "training": {"minibatch_size": 32, "learning_rate": 3e-3, "warmup_iterations": 0},
     "tracking": {"model": MODEL},
 }
-GAMES = 512
+TASKS = 512
 
 
 @pytest.fixture(scope="module")
@@ -44,35 +44,35 @@ def night(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict]:
 
         training = {**SETTINGS["training"], "learning_rate": learning_rate}
         config = GrpoConfig.from_dict({**SETTINGS, "training": training})
-        retrain(run_name=name, start_time=start, iterations=iterations, games=GAMES, config=config)
+        retrain(run_name=name, start_time=start, iterations=iterations, tasks=TASKS, config=config)
         return json.loads((home / "runs" / name / "promotion.json").read_text())
 
     return run
 
 
-def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Callable[..., dict], home: Path) -> None:
+def test_the_first_night_promotes_and_the_second_does_not(night: Callable[..., dict], home: Path) -> None:
     uri = f"sqlite:///{home}/runs/mlflow.db"
     first = night("first", START)
     runs = home / "runs"
     assert first["promoted"] and first["version"] == 2  # version 1 is what it began from
     trained = runs / "first" / "policies" / "00004"
     champion = registry.find(uri, f"models:/{MODEL}@champion")
-    assert (champion.number, champion.place, champion.digest) == (2, str(trained), read_manifest(trained).digest)
+    assert (champion.number, champion.uri, champion.digest) == (2, str(trained), read_manifest(trained).digest)
     compared = Comparison.from_json((runs / "first" / "comparisons" / "00004" / "comparison.json").read_text())
     assert compared.policy == champion.digest
     assert compared.other == read_manifest(runs / "first" / "policies" / "00000").digest
-    assert (compared.games, compared.seed) == (GAMES, fresh_seed("first", int(START.timestamp())))
+    assert (compared.tasks, compared.seed) == (TASKS, fresh_seed("first", int(START.timestamp())))
     assert first["why"] == f"version 2 of {MODEL} is champion, the first one: {compared.in_words}"
     assert json.loads((runs / "first" / "summary.json").read_text())["iterations"] == 4
 
-    # A learning rate at which nothing is learned: the weights are others, what they play is not.
+    # A learning rate at which nothing is learned: the weights differ, the replies do not.
     second = night("second", START + timedelta(days=1), learning_rate=1e-9, iterations=1)
     assert not second["promoted"] and second["version"] == 3
     assert second["why"].startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: ")
     assert registry.find(uri, f"models:/{MODEL}@champion") == champion
     assert registry.find(uri, f"models:/{MODEL}@challenger").number == 3
     began = json.loads((runs / "second" / "run.json").read_text())
-    assert began["inputs"]["policy"] == f"models:/{MODEL}/2" and began["source"]["place"] == str(trained)
+    assert began["inputs"]["policy"] == f"models:/{MODEL}/2" and began["source"]["uri"] == str(trained)
     assert read_manifest(runs / "second" / "policies" / "00000").digest == champion.digest
     assert first["seed"] != second["seed"] and began["inputs"]["seed"] == int(START.timestamp()) + 24 * 3600
 
@@ -82,7 +82,7 @@ def test_the_first_night_promotes_and_the_second_has_nothing_to_add(night: Calla
     assert run.data.params["policy.version"] == f"models:/{MODEL}/2"
     assert run.data.params["policy.digest"] == champion.digest
     measured = mlflow.get_model_version(MODEL, "2").tags
-    assert {"expected_reward", "expected_reward_ci95", "regret", "invalid_rate", "games"} <= measured.keys()
+    assert {"reward", "reward_ci95", "regret", "invalid", "tasks"} <= measured.keys()
     assert (measured["run"], measured["policy_version"]) == ("first", "4")
 
 
@@ -94,9 +94,9 @@ def test_the_champion_is_compared_promoted_and_demoted(
 
     kept = json.loads((home / "runs" / "first" / "promotion.json").read_text())
     other = str(home / "runs" / "first" / "policies" / "00000")
-    folder = compare(policy=f"models:/{MODEL}@champion", other=other, games=GAMES, seed=kept["seed"])
+    folder = compare(policy=f"models:/{MODEL}@champion", other=other, tasks=TASKS, seed=kept["seed"])
     again = Comparison.from_json((Path(folder.path) / "comparison.json").read_text())
-    assert again.difference == kept["difference"]  # the decks of a promotion can be played again
+    assert again.difference == kept["difference"]  # the tasks of a promotion can be played again
     shown = capsys.readouterr().out
     assert f"difference  {again.in_words}" in shown and "optimum" in shown
     assert Path(folder.path).parent == home / "runs" / "comparisons"
