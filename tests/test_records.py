@@ -20,23 +20,35 @@ from tasks.records import (
 )
 
 
+def message(role: str, content: str, **more: object) -> dict[str, object]:
+    nothing = dict.fromkeys(("tool_calls", "tool_call_id", "reward", "note"))
+    return {"role": role, "content": content, **nothing, **more}
+
+
 def row(number: int) -> Sample:
     return Sample(
         trajectory_id=f"00003-00017-{number}",
         sample=0,
         group_id="00003-00017",
+        task_id="4711",
         policy_version=3,
         seed=2**61 - 1,
         token_ids=[1, 40, 77, 2, 55, 9][: max(2, 6 - number)],
         loss_mask=([False] * 4 + [True] * 2)[: max(2, 6 - number)],
         logprobs=[0.0, 0.0, 0.0, 0.0, -0.6875, -0.015625][: max(2, 6 - number)],
         reward=-1.0,
+        raw_reward=-0.5,
         turns=1,
         invalid=False,
         finish_reason="finished",
+        outcome="lost",
+        error="",
+        metrics=[("agreement", 0.5)],
         messages=[
-            {"role": "user", "content": "Cards 10 6, hard 16. Dealer 10."},
-            {"role": "assistant", "content": "é"},
+            message("user", "Cards 10 6, hard 16. Dealer 10."),
+            {**message("assistant", "é"), "reward": -0.5, "note": "weak"},
+            message("tool", "4", tool_call_id="a"),
+            message("assistant", "", tool_calls=[{"id": "a", "name": "run", "arguments": "{}"}]),
         ],
     )
 
@@ -102,7 +114,7 @@ def test_metrics_beside_a_batch_are_not_read_as_rows(tmp_path: Path) -> None:
 def test_a_batch_is_of_one_policy_version(tmp_path: Path) -> None:
     table = pa.concat_tables([to_table([row(0)])] * 2)
     versions = pa.array([3, 4], pa.int32())
-    mixed = table.set_column(3, SAMPLE.field("policy_version"), versions)
+    mixed = table.set_column(table.column_names.index("policy_version"), SAMPLE.field("policy_version"), versions)
     with pytest.raises(ValueError, match="too many values"):
         write_batch(mixed, tmp_path / "batch")
     assert list(tmp_path.iterdir()) == []

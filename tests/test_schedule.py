@@ -173,7 +173,7 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
     }.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_bytes(bytes(size))
-    (folder / "run.json").write_text(json.dumps({"inputs": INPUTS}))
+    (folder / "run.json").write_text(json.dumps({"inputs": INPUTS, "config": INPUTS["config"]}))
     (folder / "summary.json").write_text(json.dumps({"seconds": 60.0, "mlflow_run_id": run_id}))
     sizes = {"policy": 100.0, "state": 300.0, "batch": 10.0}
     assert measured(folder) == Measured(INPUTS, {"rollout": 10.0}, {"rollout": 3.0}, sizes, 60.0)
@@ -181,6 +181,6 @@ def test_a_run_says_what_its_stages_took(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_run_of_several_workers_is_not_measured(tmp_path: Path) -> None:
     config = {**GrpoConfig().to_dict(), "rollout": {"workers": 4}}
-    (tmp_path / "run.json").write_text(json.dumps({"inputs": {**INPUTS, "config": config}}))
+    (tmp_path / "run.json").write_text(json.dumps({"inputs": INPUTS, "config": config}))
     with pytest.raises(ValueError, match=r"rollout.workers of .* is 4; allowed: 1, shares are computed"):
         measured(tmp_path)

@@ -55,5 +55,8 @@ SPEC = EnvironmentSpec(
     reward_range=(0, 1),
     baselines={"guess": guess},
     demonstrations=demonstrations,
-    defaults={"rollout": {"max_tokens": 8, "max_turns": LIGHTS}},
+    defaults={
+        "rollout": {"max_tokens": 8, "max_turns": LIGHTS, "groups": 128, "max_groups": 256},
+        "training": {"epochs": 4, "learning_rate": 1e-3, "warmup_iterations": 1, "share_prefixes": True},
+    },
 )
