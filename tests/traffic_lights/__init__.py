@@ -37,10 +37,6 @@ def task(split: Split, index: int) -> Task:
     return Task(id=f"{split}-{seed}", split=split, seed=seed)
 
 
-def guess(environment: TrafficLights, rng: random.Random) -> str:
-    return rng.choice(list(ANSWERS.values()))
-
-
 def demonstrations(seed: int, count: int) -> list[Demonstration]:
     tasks = [task("train", derived_seed("shown", seed, i)) for i in range(count)]
     return [Demonstration(e.messages, replies_only=False) for e in play_baseline(SPEC, "guess", tasks, seed)]
@@ -53,7 +49,7 @@ SPEC = EnvironmentSpec(
     metrics=(Metric("right", "right answers", ".1%", headline=True, per="step"),),
     outcome=lambda episode: "safe" if episode.reward > 0.99 else "crash",
     reward_range=(0, 1),
-    baselines={"guess": guess},
+    baselines={"guess": lambda environment, rng: rng.choice(list(ANSWERS.values()))},
     demonstrations=demonstrations,
     defaults={
         "rollout": {"max_tokens": 8, "max_turns": LIGHTS, "groups": 128, "max_groups": 256},
