@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from objectives import objective
+from rollouts import sample_batch
 from tasks.config import RolloutConfig, TrainingConfig
 from tasks.evaluation.evaluate import SAMPLED, TaskSet, evaluate_policy
-from tasks.rollout.batch import sample_batch
 from tasks.training.train import train_on
 from tasks.training.trainer import Trainer
 

@@ -1,36 +1,12 @@
-"""One batch of trajectories, sampled by one policy version."""
+"""What a batch of trajectories, sampled by one policy version, measures."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.advantage.advantages import has_reward_variance
-from tasks.config import RolloutConfig
-from tasks.progress import ProgressCallback, no_progress
 from tasks.records import trajectory_numbers
-from tasks.rollout.worker import RolloutWorker
-
-
-def sample_batch(
-    policy: Path,
-    config: RolloutConfig,
-    *,
-    environment: str,
-    url: str,
-    run_seed: int,
-    iteration: int,
-    progress: ProgressCallback = no_progress,
-) -> tuple[pa.Table, dict[str, float]]:
-    """Groups of `config.group_size` episodes, the first ones until `config.groups` of them have reward variance, of
-    `config.max_groups` at most; and the metrics of the batch.
-
-    The same arguments give the same batch. Groups are numbered within the iteration; each has a task of its own.
-    """
-    worker = RolloutWorker(policy, config, environment, url, run_seed, iteration, progress)
-    batch, _ = worker.play(range(config.max_groups))
-    return batch, batch_metrics(batch, worker.play_s, worker.setup_s)
 
 
 def batch_metrics(batch: pa.Table, seconds: float, setup_seconds: float) -> dict[str, float]:

@@ -18,13 +18,14 @@ from tasks.stages import (
     STARTED,
     read_metrics,
     shard_context,
-    stage_context,
+    stage,
     stage_folder,
-    write_metrics,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tasks.rollout.worker import RolloutWorker
 
 
 def sampled(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> Any:
@@ -49,22 +50,17 @@ def shards_of(workers: int, needed: int) -> ArrayNodeMapTask:
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
-    from tasks.rollout.batch import sample_batch
+    from tasks.rollout.batch import batch_metrics
     from tasks.tracking import console
 
-    with stage_context(run, "rollout"):
-        started = time.time()
+    with stage(run, "rollout", step=iteration) as s:
+        s.carried = {STARTED: time.time()}
         with console.bar(f"rollout {iteration}", "groups") as progress:
-            batch, metrics = sample_batch(
-                Path(policy.download()),
-                config,
-                environment=run.environment,
-                url=run.environment_url,
-                run_seed=run.seed,
-                iteration=iteration,
-                progress=progress,
-            )
-        return _written(run, batch, metrics, policy, iteration, started)
+            worker = _worker(run, config, policy, iteration, progress)
+            batch, _ = worker.play(range(config.max_groups))
+        s.metrics = batch_metrics(batch, worker.play_s, worker.setup_s)
+        s.result = _write(run, batch, policy, iteration)
+    return FlyteDirectory(str(s.result))
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
@@ -74,17 +70,13 @@ def rollout_shard(
     """Sample the episodes of one worker of `config.workers`; the join logs for all of them."""
     from tasks.records import write_batch
     from tasks.rollout.shards import sample_shard
-    from tasks.rollout.worker import RolloutWorker
 
     allowed_failures = config.workers - config.shards_needed
     with shard_context(run, f"rollout {iteration}", shard, of=config.workers, allowed_failures=allowed_failures):
-        started = time.time()
-        sampler = Path(policy.download())
-        worker = RolloutWorker(sampler, config, run.environment, run.environment_url, run.seed, iteration)
-        episodes = sample_shard(worker, shard)
-        folder = write_batch(episodes, stage_folder(run, "shards", iteration) / f"{shard:05d}")
-        times = {"time/rollout_s": worker.play_s, "time/rollout_setup_s": worker.setup_s}
-        (folder / METRICS).write_text(json.dumps({STARTED: started, **times}) + "\n")
+        started, worker = time.time(), _worker(run, config, policy, iteration)
+        folder = write_batch(sample_shard(worker, shard), stage_folder(run, "shards", iteration) / f"{shard:05d}")
+        times = {STARTED: started, "time/rollout_s": worker.play_s, "time/rollout_setup_s": worker.setup_s}
+        (folder / METRICS).write_text(json.dumps(times) + "\n")
     return FlyteDirectory(str(folder))
 
 
@@ -95,34 +87,31 @@ def join_rollout(
     """Make of what the workers sampled the batch that one worker would have sampled; None stands for a lost worker."""
     from tasks.records import read_batch
     from tasks.rollout.shards import join_shards
-    from tasks.rollout.worker import RolloutWorker
 
-    with stage_context(run, "rollout"):
+    with stage(run, "rollout", step=iteration) as s:
         folders = [Path(shard.download()) if shard else None for shard in shards]
         measured = [read_metrics(folder) for folder in folders if folder]
-        sampler = Path(policy.download())
-        worker = RolloutWorker(sampler, config, run.environment, run.environment_url, run.seed, iteration)
-        batch, metrics = join_shards(worker, [read_batch(f) if f else None for f in folders], measured)
-        return _written(run, batch, metrics, policy, iteration, min(m[STARTED] for m in measured))
+        s.carried = {STARTED: min(times[STARTED] for times in measured)}
+        worker = _worker(run, config, policy, iteration)
+        batch, s.metrics = join_shards(worker, [read_batch(f) if f else None for f in folders], measured)
+        s.result = _write(run, batch, policy, iteration)
+    return FlyteDirectory(str(s.result))
 
 
-def _written(
-    run: Run,
-    batch: "pa.Table",
-    metrics: dict[str, float],
-    policy: FlyteDirectory,
-    iteration: int,
-    started: float,
-) -> FlyteDirectory:
-    """The folder of a whole batch, with its metrics and the policy that sampled it."""
+def _worker(run: Run, config: RolloutConfig, policy: FlyteDirectory, *rest: Any) -> "RolloutWorker":
+    from tasks.rollout.worker import RolloutWorker
+
+    return RolloutWorker(Path(policy.download()), config, run.environment, run.environment_url, run.seed, *rest)
+
+
+def _write(run: Run, batch: "pa.Table", policy: FlyteDirectory, iteration: int) -> Path:
+    """The folder of a whole batch, which names the policy that sampled it."""
     from tasks.folders import run_folder
     from tasks.lineage import records as lineage
-    from tasks.peak_memory import peak_memory
     from tasks.policy.checkpoint import read_manifest
     from tasks.records import write_batch
 
     folder = write_batch(batch, stage_folder(run, "rollouts", iteration))
     by = lineage.named(read_manifest(Path(policy.download())), lineage.source_of(policy), run_folder(run.name))
     lineage.write(folder, lineage.BatchLineage(iteration=iteration, sampled_by=by))
-    write_metrics(run, folder, metrics | peak_memory("rollout"), step=iteration, carried={STARTED: started})
-    return FlyteDirectory(str(folder))
+    return folder

@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from rollouts import sample_batch
 from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
 from tasks.config import GrpoConfig
 from tasks.environments.catalog import get_environment
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
-from tasks.rollout.batch import sample_batch
 from tasks.training.batch import batch_loss, trainable
 from tasks.training.cold_start import tiny_policy
 from tasks.training.packing import FlatSamples

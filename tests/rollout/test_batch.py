@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rollouts import sample_batch
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.policy.chat import open_chat
 from tasks.records import SAMPLE
-from tasks.rollout.batch import sample_batch
 from tasks.seeds import training_index
 
 CONFIG = RolloutConfig(groups=12, max_groups=12, group_size=4, max_tokens=4, max_turns=16, max_episode_tokens=256)

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rollouts import sample_batch
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec, Message, Step, Task
 from tasks.environments.scripted import play_baseline
 from tasks.records import to_table
-from tasks.rollout.batch import sample_batch
 from tasks.rollout.play import play_tasks
 
 BLACKJACK = get_environment("blackjack")

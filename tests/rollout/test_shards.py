@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rollouts import sample_batch
 from tasks.config import RolloutConfig
-from tasks.rollout.batch import sample_batch
 from tasks.rollout.shards import join_shards, sample_shard, shard_numbers
 from tasks.rollout.worker import RolloutWorker
 

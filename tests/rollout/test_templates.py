@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rollouts import sample_batch
 from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
 from tasks.config import AlgorithmConfig, BufferConfig, RolloutConfig, TrainingConfig
@@ -19,7 +20,6 @@ from tasks.environments.scripted import play_baseline
 from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import write_manifest
 from tasks.reference.score import score_batch
-from tasks.rollout.batch import sample_batch
 from tasks.rollout.engine import Completion
 from tasks.rollout.episode import SampledEpisode
 from tasks.rollout.loop import EpisodeLoop
