@@ -9,8 +9,8 @@ always that is the whole trajectory. Where the chat template writes earlier turn
 thought before, the tokens so far are not the beginning of the next prompt, and a further sample begins there:
 
     trajectory  sample  token_ids (sampled ones in brackets)
-    …-2         0       system, cards 2 3, [thought, HIT, end]
-    …-2         1       system, cards 2 3, HIT, end, cards 2 3 10, [thought, STAND, end]
+    …-2         0       system, question, [thought, reply, end]
+    …-2         1       system, question, reply, end, next question, [thought, reply, end]
 
 Each token is sampled in exactly one sample. Reward, outcome and advantage are the trajectory's, the same in all its
 samples; whoever counts or averages counts trajectories, by their first sample.
@@ -72,7 +72,7 @@ ADVANTAGE = pa.field("advantage", pa.float32())
 class Sample:
     """One conversation as the generator saw and sampled it. Produced by the rollout, consumed by every later stage.
 
-    Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
+    Example, one decision, T = 6, of which the policy sampled the last two (a word and the end of its turn):
     `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", task_id="8123", seed=8123,
     policy_version=3, token_ids=[1, 40, 77, 2, 55, 9], loss_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69,
     -0.01], reward=-1.0, raw_reward=-1.0, turns=1, invalid=False, finish_reason="finished", outcome="lost", error="",

@@ -27,7 +27,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One problem, shared by all trajectories of a group: a deck of cards, an exercise, a repository.
+    """One problem, shared by all trajectories of a group: an exercise, a shuffled deck, a repository.
 
     Example: `Task(id="4711", split="train", seed=4711)`.
     """
@@ -58,7 +58,7 @@ class Episode:
     """One episode: what was said, what the environment answered, how it ended.
 
     Example: `Episode(task=Task("4711", "train", 4711), messages=[{"role": "system", …}, {"role": "user", …},
-    {"role": "assistant", "content": "STAND"}], steps=[Step(…), Step(reward=-1.0, done=True)], turns=1, reward=-1.0,
+    {"role": "assistant", "content": "42"}], steps=[Step(…), Step(reward=1.0, done=True)], turns=1, reward=1.0,
     finish_reason="finished")`.
     """
 

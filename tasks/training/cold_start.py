@@ -1,6 +1,6 @@
 """The policy `tiny`: random weights, then imitation of the environment's demonstrations.
 
-It learns the format of replies, not good ones, if the demonstrations are of random play, as BlackJack's are. What is
+It learns the format of replies, not good ones, if the demonstrations are of random play. What is
 good it then learns from rewards.
 """
 
