@@ -180,7 +180,7 @@ def _outcomes(axes: Axes, versions: Sequence[int], outcomes: Sequence[Mapping[st
     totals = {name: sum(found.get(name, 0) for found in outcomes) for found in outcomes for name in found}
     names = sorted(totals, key=lambda name: -totals[name])[: len(theme.palette)]
     counted = {name: [found.get(name, 0) for found in outcomes] for name in names}
-    colours = theme.palette[2:] + theme.palette[:2]  # not first those that mean high and low below
+    colours = [theme.palette[i] for i in (3, 4, 6, 7, 1, 0, 2, 5)]  # last those that look like good or bad
     _shares(axes, versions, counted, [sum(found.values()) for found in outcomes], colours)
     axes.set_title("outcome", loc="left", fontsize=13)
     _open_axes(axes, theme)
