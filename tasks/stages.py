@@ -29,7 +29,7 @@ METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datas
 # Measured, but without a chart in MLflow, to keep the number of charts small; _metrics.json has them.
 UNCHARTED = re.compile(
     r"rollout/(groups|groups_with_variance|samples_mean)|reference/scored|buffer/(trajectories|groups_\w+)"
-    r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps)"
+    r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps)|eval/(error|truncated)"
 )
 
 

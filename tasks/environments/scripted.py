@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from tasks.environments.interface import Baseline, Environment, EnvironmentSpec, Episode, Step, Task
+from tasks.environments.interface import Baseline, Environment, EnvironmentSpec, Episode, Message, Step, Task
 from tasks.seeds import derived_seed
 
 
@@ -43,3 +43,13 @@ def add_step(episode: Episode, step: Step) -> Step:
     episode.messages.extend(step.messages)
     episode.reward += step.reward
     return step
+
+
+def annotated(episode: Episode) -> list[Message]:
+    """The conversation; each reply has beside it the reward, the note and the validity of the step that answered it."""
+    messages = list(map(dict, episode.messages))
+    place = len(episode.steps[0].messages) if episode.steps else 0  # of the first reply, behind the initial messages
+    for step in episode.steps[1:]:
+        messages[place] |= {"reward": step.reward, "note": step.note, "valid": step.valid}
+        place += 1 + len(step.messages)
+    return messages

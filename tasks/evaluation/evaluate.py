@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
-from tasks.environments.interface import EnvironmentSpec, Episode, Message, Task
-from tasks.environments.scripted import play_baseline
+from tasks.environments.interface import EnvironmentSpec, Episode, Task
+from tasks.environments.scripted import annotated, play_baseline
 from tasks.evaluation.metrics import ended, mean_reward, measure, pass_at
 from tasks.evaluation.records import Evaluation, Example, Results
 from tasks.policy.checkpoint import read_manifest
@@ -132,16 +132,6 @@ def examples(spec: EnvironmentSpec, greedy: Sequence[Episode], sampled: Sequence
 
 def _outcome(spec: EnvironmentSpec, episode: Episode) -> str:
     return "error" if episode.finish_reason == "error" else spec.outcome(episode)
-
-
-def annotated(episode: Episode) -> list[Message]:
-    """The conversation; each reply has beside it the reward, the note and the validity of the step that answered it."""
-    messages = list(map(dict, episode.messages))
-    place = len(episode.steps[0].messages) if episode.steps else 0  # of the first reply, behind the initial messages
-    for step in episode.steps[1:]:
-        messages[place] |= {"reward": step.reward, "note": step.note, "valid": step.valid}
-        place += 1 + len(step.messages)
-    return messages
 
 
 def flat_metrics(evaluation: Evaluation) -> dict[str, float]:

@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec
+from tasks.environments.scripted import annotated
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
@@ -101,7 +101,7 @@ def rows(
 ) -> list[Sample]:
     """The rows of one episode, one a segment: how it went and ended is the same in all."""
     reward, failed = training_reward(episode, config), episode.finish_reason == "error"
-    messages, metrics = _messages(episode), _metrics(episode, spec)
+    messages, metrics = annotated(episode), _metrics(episode, spec)
     return [
         Sample(
             trajectory_id=f"{group}-{member}",
@@ -118,24 +118,13 @@ def rows(
             turns=episode.turns,
             invalid=episode.finish_reason == "invalid",
             finish_reason=episode.finish_reason,
-            outcome=spec.outcome(episode),
+            outcome="error" if failed else spec.outcome(episode),
             error=episode.error,
             metrics=metrics,
             messages=messages[: segment.messages],
         )
         for number, segment in enumerate(episode.segments or [Segment(len(messages))])
     ]
-
-
-def _messages(episode: SampledEpisode) -> list[dict[str, Any]]:
-    """The conversation; each reply with the reward and the note of the step that answered it."""
-    answers = iter(episode.steps[1:])
-    messages = []
-    for message in episode.messages:
-        answer = next(answers, None) if message["role"] == "assistant" else None
-        beside = {"reward": answer.reward, "note": answer.note} if answer else {}
-        messages.append({**message, **beside})
-    return messages
 
 
 def _metrics(episode: SampledEpisode, spec: EnvironmentSpec) -> list[tuple[str, float]]:
