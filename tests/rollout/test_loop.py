@@ -213,30 +213,37 @@ def test_steps_of_several_rewards_and_tool_messages_are_on_record() -> None:
 
     call = {"role": "assistant", "content": "2+2", "tool_calls": [{"id": "a", "name": "run", "arguments": '{"x": 1}'}]}
     answer = {"role": "tool", "content": "4", "tool_call_id": "a"}
+    shown = [
+        {"role": "user", "content": "1+1"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "?"},
+    ]
     episode = SampledEpisode(
         Task("t", "train", 5),
-        messages=[{"role": "user", "content": "?"}, call, answer, {"role": "assistant", "content": "4"}],
+        messages=[*shown, call, answer, {"role": "assistant", "content": "4"}],
         steps=[
-            Step([{"role": "user", "content": "?"}]),
+            Step(shown),  # with an example, whose reply is not the policy's
             Step([answer], reward=0.25, metrics={"calls": 1.0}, note="ran"),
             Step(reward=0.5, done=True, metrics={"calls": 0.0}),
         ],
         turns=2,
         reward=0.75,
         finish_reason="finished",
-        segments=[Segment(4, [1, 2, 3, 4], [False, True, False, True], [0.0, -0.5, 0.0, -0.1])],
+        segments=[Segment(6, [1, 2, 3, 4], [False, True, False, True], [0.0, -0.5, 0.0, -0.1])],
     )
     (row,) = to_table(rows(episode, BLACKJACK, CONFIG, "00000-00001", 2, 3)).to_pylist()
     assert (row["trajectory_id"], row["policy_version"], row["task_id"]) == ("00000-00001-2", 3, "t")
     assert row["reward"] == row["raw_reward"] == 0.75 and row["metrics"] == [("calls", 0.5)]
     told = [(m["role"], m["content"], m["reward"], m["note"]) for m in row["messages"]]
     assert told == [
+        ("user", "1+1", None, None),
+        ("assistant", "2", None, None),
         ("user", "?", None, None),
         ("assistant", "2+2", 0.25, "ran"),
         ("tool", "4", None, None),
         ("assistant", "4", 0.5, ""),
     ]
-    assert row["messages"][1]["tool_calls"] == call["tool_calls"] and row["messages"][2]["tool_call_id"] == "a"
+    assert row["messages"][3]["tool_calls"] == call["tool_calls"] and row["messages"][4]["tool_call_id"] == "a"
 
 
 def test_a_rollout_in_a_thread_with_a_running_loop_is_possible(tiny_policy: Path, alone: list[Any]) -> None:

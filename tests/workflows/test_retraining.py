@@ -17,7 +17,7 @@ from tasks.tracking.mlflow_store import client
 
 MODEL = "nights"
 # The policy that this night begins with always hits when it is greedy, and loses: it is easy to improve.
-START = datetime(2026, 11, 30, 2, 0, 2, tzinfo=UTC)
+START = datetime(2026, 11, 30, 2, 0, 0, tzinfo=UTC)
 SETTINGS = {
     **SMALL,
     "rollout": {"groups": 64, "max_groups": 256, "group_size": 4},
