@@ -91,7 +91,7 @@ def test_lag_one_overlaps_rollout_and_training() -> None:
     pods, cost = {"rollout": 1, "training": 1}, seconds(rollout=3, train=2)
     # Each rollout waits for the training before: 4 x (3 + 2).
     assert wall_time(laid_out(training(lag=0), cost, pods=pods)) == 20
-    # Rollouts follow one another without a pause, and the last training comes behind: 4 x 3 + 2.
+    # Rollouts follow one another without a pause, and the last training follows: 4 x 3 + 2.
     placed = laid_out(training(lag=1), cost, pods=pods)
     assert wall_time(placed) == 14
     assert [p.node.stage for p in critical_path(placed) if p.cost.work] == ["rollout"] * 4 + ["train"]

@@ -4,5 +4,5 @@ from typing import NoReturn
 
 
 def refuse(policy: object, why: str, allowed: str) -> NoReturn:
-    """Raise ValueError: `policy is "DIR", which has no config.json; allowed: …`. `why` begins behind the name."""
+    """Raise ValueError: `policy is "DIR", which has no config.json; allowed: …`. `why` follows the name."""
     raise ValueError(f'policy is "{policy}"{why}; allowed: {allowed}.')

@@ -9,7 +9,7 @@ stage logs goes through `outbox.py`: a server that is away during a training del
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.config import Run
@@ -17,7 +17,7 @@ from tasks.tracking import outbox
 from tasks.tracking.mlflow_store import check_reachable, client, experiment, one_process_at_a_time
 from tasks.tracking.mlflow_store import tracking_uri as tracking_uri
 from tasks.tracking.provenance import git_state, library_versions, started_by
-from tasks.tracking.registry import Candidate, assume_there
+from tasks.tracking.registry import Candidate, Exists
 
 TOKEN_TAG = "grpo.token"
 FAILURE_TAG = "failure"
@@ -101,7 +101,7 @@ def log_file(run: Run, path: Path, folder: str = "") -> None:
     outbox.deliver(run, [outbox.entry(run, file=str(path), folder=folder)])
 
 
-def register_policy(run: Run, policy: Candidate, exists: Callable[[str], bool] = assume_there) -> None:
+def register_policy(run: Run, policy: Candidate, exists: Exists = lambda uri: True) -> None:
     """Make the policy a version in the model registry; `exists` as in `registry.register`."""
     outbox.deliver(run, [outbox.entry(run, policy=policy)], exists)
 

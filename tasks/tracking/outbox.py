@@ -13,7 +13,7 @@ a repeated stage draws no second point, and a policy is registered once.
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,7 @@ def begin(run: Run) -> None:
     _waiting.pop(run.mlflow_run_id, None)
 
 
-def deliver(run: Run, entries: Iterable[Entry], exists: Callable[[str], bool] = registry.assume_there) -> None:
+def deliver(run: Run, entries: Iterable[Entry], exists: registry.Exists = lambda uri: True) -> None:
     """Send entries; what MLflow does not take waits for `save_pending`. `exists` is for `registry.register`.
 
     No error of a server is raised, and one that does not answer costs 20 s at most.
@@ -109,7 +109,7 @@ def load_pending(run: Run, folders: Sequence[Path]) -> list[Entry]:
     return [one for one in found if one.run_id == run.mlflow_run_id]  # a folder may come from another run
 
 
-def flush_pending(run: Run, folders: Sequence[Path], exists: Callable[[str], bool] = registry.assume_there) -> None:
+def flush_pending(run: Run, folders: Sequence[Path], exists: registry.Exists = lambda uri: True) -> None:
     """At the end, even if MLflow is known to be away, send what `save_pending` left in the last folders."""
     mlflow_store.ask_again(run.tracking_uri)
     deliver(run, load_pending(run, folders), exists)
@@ -147,7 +147,7 @@ def _with_file_inside(one: Entry, folder: Path) -> Entry:
     return one.replace(file=str(path.relative_to(folder)))
 
 
-def _send(uri: str, one: Entry, exists: Callable[[str], bool]) -> None:
+def _send(uri: str, one: Entry, exists: registry.Exists) -> None:
     """Send an entry, but no metrics whose step is there.
 
     Should two processes send one entry at the same moment, MLflow's database keeps points of the same name, step, time

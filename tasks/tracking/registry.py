@@ -31,6 +31,7 @@ SECONDS = 5.0  # in which a write that a server refuses is tried again
 NAME = re.compile(r"models:/(?P<model>[A-Za-z0-9._-]+)(@(?P<alias>[A-Za-z0-9._-]+)|/(?P<number>[1-9][0-9]*))")
 ALLOWED = "models:/NAME@champion, models:/NAME@challenger or models:/NAME/3"
 Write = TypeVar("Write", bound=Callable[..., Any])
+Exists = Callable[[str], bool]  # whether there is something at a directory or URI
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,9 @@ def model_name(model: str | None, environment: str) -> str:
     return model or f"grpo-{environment}"
 
 
-def assume_there(uri: str) -> bool:
-    """That the weights of a version are where it says."""
-    return True
-
-
 def _retried(write: Write) -> Write:
-    """Calls `write(uri, …)` again where a server refuses it, as one may while another process writes.
-
-    Each of these functions ends the same way after a try that failed in the middle, or whose answer was lost.
-    """
+    """Calls `write(uri, …)` again where a server refuses it, as one may while another process writes. A try that failed
+    in the middle, or whose answer was lost, changes nothing in the end."""
 
     @functools.wraps(write)
     def call(uri: str, *given: Any, **named: Any) -> Any:
@@ -93,11 +87,11 @@ def _retried(write: Write) -> Write:
 
 
 @_retried
-def register(uri: str, given: Candidate, exists: Callable[[str], bool] = assume_there) -> Version:
+def register(uri: str, given: Candidate, exists: Exists = lambda uri: True) -> Version:
     """The version of the policy, made where there is none; the model's newest policy becomes the challenger.
 
-    A policy has one version, however often a stage is repeated or a later run starts from it. Only where its weights
-    were removed (`exists`, which is given a directory or URI) and an equal policy lies elsewhere does the version move.
+    A policy has one version, however often a stage is repeated or a later run starts from it. The version moves to
+    `given.uri` only where its weights do not exist any more.
     """
     from mlflow.exceptions import MlflowException
 
@@ -155,10 +149,8 @@ def promote(uri: str, model: str, number: int, why: str, *, over: str | None = N
     """Make version `number` the champion; whether it is now, and the sentence that says so, for `note`.
 
     `over` is the digest of the policy that it was found to be better than: when another policy has become champion
-    since, that one stays. Two processes that promote over one SQLite file wait for each other; a server cannot compare
-    and set in one request, so that a champion of the last few milliseconds may be overlooked.
-
-    Raises ValueError for a model or a version that is not there.
+    since, that one stays. A server cannot compare and set in one request: there a champion of the last milliseconds may
+    be overlooked. Raises ValueError for a model or a version that is not there.
     """
     with _open(uri, model) as (mlflow, known):
         _get(mlflow, model, number, f"version is {number}")
@@ -189,9 +181,7 @@ def note(uri: str, model: str, number: int, sentence: str, *, run_id: str = "", 
 
 def demote(uri: str, model: str) -> tuple[int, str]:
     """Give the alias `champion` back to the version that had it before, or to none; which version lost it, and the
-    sentence that says so, for `note`.
-
-    Raises ValueError for a model that is not there or has no champion.
+    sentence that says so, for `note`. Raises ValueError for a model that is not there or has no champion.
     """
     with _open(uri, model) as (mlflow, known):
         present = _champion(mlflow, known)

@@ -1,4 +1,4 @@
-"""The images: what can be said of them without an engine that builds them."""
+"""The images, as far as they can be checked without an engine that builds them."""
 
 import configparser
 import os
@@ -36,7 +36,7 @@ LOCAL, IMAGE = pins(ROOT / "requirements.txt"), {name: pins(ROOT / "images" / f"
 
 
 def flyte_config(section: str, root: Path = ROOT) -> dict[str, str]:
-    """What a user has said there: the tests must pass with any cluster and registry."""
+    """What is set there: the tests must pass with any cluster and registry of the user's."""
     config = configparser.ConfigParser()
     config.read(root / "flyte.config")
     return dict(config[section])
@@ -56,7 +56,7 @@ def test_pyflyte_finds_the_cluster_and_the_images_in_flyte_config() -> None:
     assert platform.endpoint == said["url"].removeprefix("dns:///")
     assert platform.insecure == (said["insecure"] == "True")
     assert platform.auth_mode == flyte_config("credentials")["auth_mode"]
-    # As `run --remote` and `register` do it, with nothing said on the command line.
+    # As `run --remote` and `register` do it, without options.
     images = patch_image_config(path, ImageConfig.validate_image(None, "image", ()))
     assert {image.name: image.full for image in images.images if image.name != "default"} == named_images()
 
@@ -88,7 +88,7 @@ def test_an_image_is_pinned_unprivileged_and_has_the_project(image: str) -> None
 def test_images_have_the_versions_that_are_tested_here() -> None:
     for image, pinned in IMAGE.items():
         differ = {name for name, version in pinned.items() if name in LOCAL and LOCAL[name] != version}
-        # vLLM for GPUs wants these two at other versions than its build for CPUs.
+        # vLLM for GPUs needs other versions of these two than its build for CPUs.
         assert differ == ({"apache-tvm-ffi", "protobuf"} if image == "rollout" else set())
 
 
