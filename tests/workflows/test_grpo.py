@@ -116,7 +116,9 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
     assert len(run.data.tags["git.commit"]) == 40
     for name in (
         "rollout/reward_mean",
-        "rollout/expected_reward",
+        "rollout/raw_reward",
+        "rollout/error_share",
+        "environment/agreement",
         "rollout/sampled_tokens_per_s",
         "train/kl",
         "train/mismatch_mean",
@@ -140,17 +142,17 @@ def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(refer
         "stage/rollout_s",
         "stage/score_reference_s",
         "stage/compute_advantages_s",
-        "stage/select_window_s",
+        "stage/select_training_batch_s",
         "stage/train_s",
     ):
         assert [m.step for m in mlflow.get_metric_history(run_id, name)] == [0, 1], name
-    for name in ("regret", "expected_reward", "expected_reward_low", "expected_reward_high", "optimum"):
+    for name in ("regret", "reward", "reward_low", "reward_high", "optimum", "random"):
         assert [m.step for m in mlflow.get_metric_history(run_id, f"eval/{name}")] == [0, 2], name
     for name, steps in (("initial_policy", [0]), ("evaluate", [0, 2]), ("report", [2])):
         assert [m.step for m in mlflow.get_metric_history(run_id, f"stage/{name}_s")] == steps
     assert all(name.count("/") == 1 for name in run.data.metrics)
     assert len(run.data.metrics) < 60
-    for end, version in (("first_digest", 0), ("digest", 2)):
+    for end, version in (("initial_digest", 0), ("digest", 2)):
         assert run.data.tags[f"policy.{end}"] == read_manifest(reference_run / "policies" / f"{version:05d}").digest
     artifacts = {artifact.path for artifact in mlflow.list_artifacts(run_id)}
     assert {"config.json", "summary.json", "report.html"} <= artifacts
@@ -162,19 +164,19 @@ def test_a_policy_brings_the_story_of_its_run(reference_run: Path):
     assert [iteration.iteration for iteration in history] == [0, 1]
     for iteration in history:
         sampled = measured(reference_run, "trajectories", iteration.iteration)
-        assert iteration.games == sampled["rollout/games"] == 96
-        assert iteration.expected_reward == pytest.approx(sampled["rollout/expected_reward"], rel=1e-4)
+        assert iteration.episodes == sampled["rollout/episodes"] == 96
+        assert iteration.raw_reward == pytest.approx(sampled["rollout/raw_reward"], rel=1e-4)
         assert iteration.turns.mean == pytest.approx(sampled["rollout/turns_mean"], rel=1e-4)
         assert sum(count for _, count in iteration.rewards.counts) == 96
         assert set(iteration.seconds) >= {"rollout", "reference", "train", "overhead"}
 
 
-def test_an_iterations_line_tells_regret_and_the_time_left(home: Path, reference_run: Path):
+def test_an_iterations_line_tells_the_last_evaluation_and_the_time_left(home: Path, reference_run: Path):
     lines = [
         line for line in (home / "reference.txt").read_text().splitlines() if re.match(r" +\d+:\d\d  policy +\d", line)
     ]
     first = json.loads((reference_run / "evaluations" / "00000" / "evaluation.json").read_text())
-    assert len(lines) == 2 and all(f"regret {first['regret']:.3f} at 0" in line for line in lines)
+    assert len(lines) == 2 and all(f"evaluated {first['reward']['mean']:+.3f} at 0" in line for line in lines)
     assert lines[1].endswith("left 0:00")
 
 
@@ -182,7 +184,7 @@ def test_every_optimizer_step_leaves_a_row(reference_run: Path):
     for version in (1, 2):
         steps = pd.read_csv(reference_run / "policies" / f"{version:05d}" / "_steps.csv")
         metrics = measured(reference_run, "policies", version)
-        # Two epochs of minibatches near 32 games; equal rewards teach nothing, their groups are left out.
+        # Two epochs of minibatches near 32 trajectories; equal rewards teach nothing, their groups are left out.
         advantages = read_batch(reference_run / "trajectories" / f"{version - 1:05d}", ["group_id", "advantage"])
         teaching = advantages.to_pandas().groupby("group_id")["advantage"].transform(lambda a: a.abs().max()) > 0
         assert len(steps) == metrics["train/steps"] == 2 * round(teaching.sum() / 32)
@@ -261,7 +263,7 @@ def test_two_workers_train_as_one_does(reference_run: Path, train):
         assert max(float((found[name] - kept[name]).abs().max()) for name in kept) < 1e-4
     assert weights(run, 2) != weights(run, 1)
     metrics, others = logged(run), logged(reference_run)
-    assert metrics["rollout/games"] == others["rollout/games"] == [(0, 96.0), (1, 96.0)]
+    assert metrics["rollout/episodes"] == others["rollout/episodes"] == [(0, 96.0), (1, 96.0)]
     assert metrics["rollout/lost_shards"] == metrics["rollout/joined_share"] == [(0, 0.0), (1, 0.0)]
     assert "rollout/lost_shards" not in others
     assert {name for name in metrics if metrics[name] and len(metrics[name]) > 2} == set()  # each step once
@@ -337,13 +339,14 @@ def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, h
 def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path, home: Path, command):
     line, environment = command()
     line = [line[0], "run", str(ROOT / "workflows/evaluation.py"), "evaluate"]
-    line += ["--policy", str(reference_run / "policies" / "00002"), "--games", "128", "--seed", "0"]
+    line += ["--policy", str(reference_run / "policies" / "00002"), "--tasks", "128", "--seed", "0"]
     done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     (folder,) = (home / "runs" / "evaluations").iterdir()
     found = json.loads((folder / "evaluation.json").read_text())
-    assert found["regret"] == summary(reference_run)["regret"]
-    assert found["expected_reward"] == summary(reference_run)["expected_reward"]
+    known = summary(reference_run)
+    assert found["metrics"]["regret"]["mean"] == known["regret"] == known["metrics"]["regret"]["mean"]
+    assert found["reward"]["mean"] == known["expected_reward"] == known["reward"]
     assert "regret" in done.stdout and "optimum" in done.stdout
 
 
