@@ -14,8 +14,8 @@ from tasks.config import RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
-from tasks.evaluation.page import Picture, evaluation_page, report_page
-from tasks.evaluation.pictures import DARK, LIGHT, distributions, learning_curve, png, stage_times
+from tasks.evaluation.page import Picture, report_page
+from tasks.evaluation.pictures import DARK, LIGHT, Theme, distributions, learning_curve, png, stage_times
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
 from tasks.evaluation.table import display_name, headline_text, headlines, results_table
 from tasks.evaluation.tracked import description, origin_of
@@ -28,11 +28,6 @@ from tasks.tracking import console, mlflow_run
 PICTURES, REPORT, SUMMARY = "pictures", "report.html", "summary.json"
 
 
-def evaluated_spec(evaluation: Evaluation) -> EnvironmentSpec:
-    """The environment of an evaluation, with the options that it had."""
-    return get_environment(evaluation.environment, evaluation.environment_options)
-
-
 def evaluate_into(
     folder: Path, policy: Path, rollout: RolloutConfig, task_set: TaskSet, progress: ProgressCallback = no_progress
 ) -> Evaluation:
@@ -40,25 +35,18 @@ def evaluate_into(
     found = evaluate_policy(policy, rollout, task_set, progress)
     with atomic_directory(folder) as new:
         (new / EVALUATION).write_text(json.dumps(found.to_dict(), indent=1) + "\n")
-        for figure in evaluated_spec(found).figures:
+        for figure in task_set.spec(rollout).figures:
             drawn = figure.draw(found.details, f"Policy {found.policy_version}", LIGHT)
             (new / f"{figure.name}.png").write_bytes(png(drawn))
     return found
-
-
-def evaluation_deck(folder: Path) -> str:
-    """What `evaluate_into` wrote, as a page."""
-    found = read_evaluation(folder)
-    spec = evaluated_spec(found)
-    pictures = [Picture(figure.caption, (folder / f"{figure.name}.png").read_bytes()) for figure in spec.figures]
-    return evaluation_page(spec, found, pictures)
 
 
 def write_report(run: Run, evaluations: list[Path], policy: Path, uri: str, iterations: int) -> Path:
     """Write summary.json, report.html and pictures into the run's folder and MLflow, describe the MLflow run and finish
     it, print the table; returns the summary's path. `uri` is where `policy` stays, a path or a URI."""
     found, history = [read_evaluation(folder) for folder in evaluations], read_history(policy)
-    first, last, spec = found[0], found[-1], evaluated_spec(found[-1])
+    first, last = found[0], found[-1]
+    spec = get_environment(last.environment, last.environment_options)
     folder, episodes = run_folder(run.name), episodes_before(history, iterations)
     played = [episodes_before(history, evaluation.policy_version) for evaluation in found]
     pictures = draw(run, spec, found, history, played)
@@ -116,15 +104,15 @@ def draw(
     note = f"policy {last.policy_version}: {headline_text(headlines(spec), last, ', ')}"
     own = f"{run.name}: policy {last.policy_version}"
 
-    def picture(caption: str, drawn: Callable[..., Figure]) -> Picture:
-        return Picture(caption, png(drawn(theme=LIGHT)), png(drawn(theme=DARK)))
+    def picture(caption: str, drawn: Callable[[Theme], Figure]) -> Picture:
+        return Picture(caption, png(drawn(LIGHT)), png(drawn(DARK)))
 
     curve = partial(learning_curve, points, baselines, f"{run.name}: learning {run.environment}", note, history)
-    shown = "test tasks with their 95 % band, the episodes of the training" + (
-        ", and the baselines" if baselines else ""
-    )
+    shown = "test tasks with their 95 % band, the episodes of the training"
     return {
-        "learning_curve": picture(f"Expected reward against episodes played: {shown}.", curve),
+        "learning_curve": picture(
+            f"Expected reward against episodes played: {shown}{', and the baselines' if baselines else ''}.", curve
+        ),
         "distributions": picture(
             "What the episodes of the training were like, for each policy version.",
             partial(distributions, history, "What the episodes were like"),

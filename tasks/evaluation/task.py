@@ -14,7 +14,7 @@ from flytekit.types.file import FlyteFile
 from tasks.config import EvaluationConfig, GrpoConfig, RolloutConfig, Run, require
 from tasks.evaluation.compare import check_tasks, compare_into
 from tasks.evaluation.evaluate import TaskSet
-from tasks.evaluation.page import framed
+from tasks.evaluation.page import Picture, evaluation_page, framed
 from tasks.evaluation.table import ended_badly, headline_text, headlines, results_table
 from tasks.evaluation.tracked import candidate, flat_metrics
 from tasks.folders import RUNS, display_path, use_scratch_folder
@@ -35,7 +35,7 @@ DECK = {"enable_deck": True, "deck_fields": ()}
 @task(cache=True, cache_version=CACHE_VERSION, **DECK, **pod("rollout"))
 def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int) -> FlyteDirectory:
     """Play test tasks with `policy`, and register it; writes evaluation.json and the environment's own pictures."""
-    from tasks.evaluation.report import evaluate_into, evaluated_spec, evaluation_deck
+    from tasks.evaluation.report import evaluate_into
 
     with stage(run, "evaluate", step=version) as s:
         folder, weights = stage_folder(run, "evaluations", version), Path(policy.download())
@@ -44,15 +44,17 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
             found = evaluate_into(folder, weights, config.rollout, task_set, progress)
         if version == 0:
             mlflow_run.log_tags(run, library_versions())  # on a cluster `create_run` ran in another image
-        spec = evaluated_spec(found)
+        spec, pictures = task_set.spec(config.rollout), []
         for figure in spec.figures:
-            mlflow_run.log_file(run, folder / f"{figure.name}.png", f"evaluations/{version:05d}")
+            path = folder / f"{figure.name}.png"
+            pictures.append(Picture(figure.caption, path.read_bytes()))
+            mlflow_run.log_file(run, path, f"evaluations/{version:05d}")
         made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
         mlflow_run.register_policy(run, made, _exists())
         s.result, s.metrics = folder, flat_metrics(found)
         numbers = headline_text([*headlines(spec), *ended_badly([found])], found)
         console.stage(f"evaluation of policy {version}", f"  {numbers}", style="bold green")
-        Deck("Evaluation", framed(evaluation_deck(folder)))
+        Deck("Evaluation", framed(evaluation_page(spec, found, pictures)))
     return FlyteDirectory(str(folder))
 
 
@@ -82,16 +84,17 @@ def evaluate_once(
     policy: str, tasks: int, seed: int, environment: str, environment_url: str, config: RolloutConfig
 ) -> FlyteDirectory:
     """Evaluate a policy that need not belong to a run, and print the table."""
-    from tasks.evaluation.report import evaluate_into, evaluated_spec
+    from tasks.evaluation.report import evaluate_into
 
     EvaluationConfig(tasks=tasks, seed=seed)
     config, (source,) = _opened({"policy": policy}, environment, environment_url, config)
     name = f"{read_manifest(source).digest[:12]}-{tasks}-{seed}"
     folder = (RUNS / "evaluations" / f"{environment}-{name}").absolute()
+    task_set = TaskSet(environment, tasks, seed, environment_url)
     with console.bar("evaluation", "episodes") as progress:
-        found = evaluate_into(folder, source, config, TaskSet(environment, tasks, seed, environment_url), progress)
-    columns, rows = results_table(evaluated_spec(found), {"policy": found}, found.baselines)
-    console.table(columns, rows, {"details": display_path(folder)})
+        found = evaluate_into(folder, source, config, task_set, progress)
+    table = results_table(task_set.spec(config), {"policy": found}, found.baselines)
+    console.table(*table, {"details": display_path(folder)})
     return FlyteDirectory(str(folder))
 
 

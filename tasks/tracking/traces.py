@@ -204,8 +204,8 @@ def _span(
     parts = {"trace_id": _id(run, row), "span_id": _id(run, row, number, size=8)}
     if number:
         parts["parent_span_id"] = _id(run, row, 0, size=8)
-    attributes = {Key.REQUEST_ID: f"tr-{_id(run, row).hex()}", **shown}
-    attributes = {key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items() if value is not None}
+    known = {Key.REQUEST_ID: f"tr-{_id(run, row).hex()}", **shown}
+    attributes = {key: json.dumps(value, ensure_ascii=False) for key, value in known.items() if value is not None}
     return Span.from_dict(
         {
             "parent_span_id": None,
@@ -214,8 +214,6 @@ def _span(
             "start_time_unix_nano": int(between[0] * 1e9),
             "end_time_unix_nano": int(between[1] * 1e9),
             "status": {"code": "STATUS_CODE_ERROR", "message": error} if error else {"code": "STATUS_CODE_OK"},
-            "attributes": {
-                key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items() if value is not None
-            },
+            "attributes": attributes,
         }
     )
