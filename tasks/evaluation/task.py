@@ -4,10 +4,10 @@ tasks/evaluation/report.py is imported inside the tasks: matplotlib would make e
 """
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from flytekit import Deck, FlyteContextManager, task
+from flytekit.core.data_persistence import FileAccessProvider
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
@@ -50,7 +50,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
             pictures.append(Picture(figure.caption, path.read_bytes()))
             mlflow_run.log_file(run, path, f"evaluations/{version:05d}")
         made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
-        mlflow_run.register_policy(run, made, _exists())
+        mlflow_run.register_policy(run, made, _files().exists)
         s.result, s.metrics = folder, flat_metrics(found)
         numbers = headline_text([*headlines(spec), *ended_badly([found])], found)
         console.stage(f"evaluation of policy {version}", f"  {numbers}", style="bold green")
@@ -68,7 +68,7 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
 
     with stage(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
-        outbox.flush_pending(run, [*folders, last], _exists())
+        outbox.flush_pending(run, [*folders, last], _files().exists)
         mlflow_run.log_tags(run, {"policy.digest": read_manifest(last).digest})
         uri = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, uri, iterations)
@@ -129,18 +129,17 @@ def compare_in_run(
     return FlyteDirectory(str(folder))
 
 
-def _exists() -> Callable[[str], bool]:
-    """Whether something is at a path or a URI."""
-    return FlyteContextManager.current_context().file_access.exists
+def _files() -> FileAccessProvider:
+    """What reads paths and URIs."""
+    return FlyteContextManager.current_context().file_access
 
 
 def _opened(
     policies: dict[str, str], environment: str, environment_url: str, config: RolloutConfig
 ) -> tuple[RolloutConfig, list[Path]]:
     """The resolved settings, and directories of policies, by the input that names them: checked before any work."""
-    files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
-    config = resolve(config, environment, environment_url)
-    uris = []
+    config, uris = resolve(config, environment, environment_url), []
+    files = _files().get_filesystem_for_path
     for name, policy in policies.items():
         require(policy != "tiny", name, policy, "the directory of a Hugging Face checkpoint, or models:/NAME@champion")
         uris.append(find(policy, files).uri)
