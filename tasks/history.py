@@ -7,6 +7,7 @@ batches of all others. A line has about 700 bytes, and there are never more than
 keeps every second, fourth, eighth … iteration. Axes: R rows of a batch, E episodes.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,23 +30,22 @@ COLUMNS = ["trajectory_id", "loss_mask", "reward", "turns", "outcome"]
 class Distribution(Record):
     """How one number is distributed over the episodes of a batch.
 
-    Example, the rewards of four episodes: `Distribution(mean=-0.5, quantiles=[-1, -1, -1, -0.25, 0.85], counts=[(-1,
-    3), (1, 1)])`. `counts` is empty where there are more than FEW distinct values.
+    Example, the rewards of four episodes: `Distribution(mean=-0.5, quantiles=[-1, -1, -1, -0.5, 0.7], counts=[(-1, 3),
+    (1, 1)])`.
     """
 
     mean: float
     quantiles: list[float]  # at QUANTILES
-    counts: list[tuple[float, int]]
+    counts: list[tuple[float, int]]  # of each value; empty where more than FEW are distinct
 
 
 @dataclass(frozen=True)
 class Iteration(Record):
     """One iteration: what was played with policy `iteration`, or with lag 1 with the one before, and how long it took.
 
-    Produced by `train`, consumed by `report`. Example: `Iteration(iteration=7, episodes=4096, played=32768,
-    raw_reward=-0.11, invalid_share=0.001, truncated_share=0.0, seconds={"rollout": 2.3, "reference": 1.1, "train": 4.0,
-    "overhead": 0.6}, rewards=Distribution(…), tokens=Distribution(…), turns=Distribution(…), outcomes={"won": 1760,
-    …})`.
+    Example: `Iteration(iteration=7, episodes=4096, played=32768, raw_reward=-0.11, invalid_share=0.001,
+    truncated_share=0.0, seconds={"rollout": 2.3, "train": 4.0}, rewards=Distribution(…), tokens=Distribution(…),
+    turns=Distribution(…), outcomes={"won": 1760, …})`.
     """
 
     iteration: int
@@ -82,8 +82,6 @@ def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, 
     token_trajectories = np.repeat(trajectory_R, masks.value_lengths().to_numpy())
     sampled = masks.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
     tokens_E = np.bincount(token_trajectories, weights=sampled, minlength=len(first_E))
-    rewards_E = batch["reward"].to_numpy().astype(np.float64)[first_E]
-    outcomes = Counter(batch["outcome"].take(first_E).to_pylist())
     stages = {name.removeprefix("time/").removesuffix("_s"): v for name, v in metrics.items() if name[:5] == "time/"}
     return Iteration(
         iteration=iteration,
@@ -93,10 +91,10 @@ def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, 
         invalid_share=_short(metrics["rollout/invalid_share"]),
         truncated_share=_short(metrics["rollout/truncated_share"]),
         seconds={stage: _short(value) for stage, value in stages.items()},
-        rewards=distribution(rewards_E),
+        rewards=distribution(batch["reward"].to_numpy().astype(np.float64)[first_E]),
         tokens=distribution(tokens_E),
         turns=distribution(batch["turns"].to_numpy().astype(np.float64)[first_E]),
-        outcomes=dict(outcomes.most_common(FEW)),
+        outcomes=dict(Counter(batch["outcome"].take(first_E).to_pylist()).most_common(FEW)),
     )
 
 
@@ -104,9 +102,7 @@ def carry_on(before: Path, after: Path, batch: pa.Table, metrics: Mapping[str, f
     """Leave in the folder of the policy `after` the history of the policy `before`, and one iteration more."""
     known = read_history(before)  # policy 0 has none
     new = iteration_of(batch, metrics, iteration, known[-1].played if known else 0)
-    stride = 1
-    while (iteration + 1) / stride > LINES:
-        stride *= 2
+    stride = 2 ** max(0, math.ceil(math.log2((iteration + 1) / LINES)))
     kept = [old for old in known if old.iteration % stride == 0]
     (after / HISTORY).write_text("".join(f"{line.to_json()}\n" for line in [*kept, new]))
 

@@ -60,16 +60,10 @@ def paired(policy: Mapping[str, float], other: Mapping[str, float]) -> dict[str,
     gains = [reward - other[task] for task, reward in policy.items() if task in other]
     if len(gains) < 2:
         raise RuntimeError(f"both policies played {len(gains)} of the tasks to their end; 2 are needed to compare them")
-    difference = mean_of(gains)
+    mean = mean_of(gains)
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    return {
-        "tasks": len(gains),
-        "difference": difference.mean,
-        "difference_ci95": difference.ci95,
-        "better": better,
-        "worse": worse,
-        "same": len(gains) - better - worse,
-    }
+    counts = {"tasks": len(gains), "better": better, "worse": worse, "same": len(gains) - better - worse}
+    return {"difference": mean.mean, "difference_ci95": mean.ci95, **counts}
 
 
 def check_tasks(tasks: int, seed: int = 0) -> None:
@@ -79,8 +73,7 @@ def check_tasks(tasks: int, seed: int = 0) -> None:
 
 
 def compare_into(folder: Path, policy: Path, other: Path, rollout: RolloutConfig, task_set: TaskSet) -> Comparison:
-    """Play the same test tasks with both policies, 0 for as many as the environment says; write comparison.json into
-    `folder`."""
+    """Play the same test tasks with both policies, 0 for as many as the environment says; write FILE into `folder`."""
     spec = task_set.spec(rollout)
     task_set = replace(task_set, tasks=task_set.tasks or spec.comparison_tasks)
     tasks = task_set.choose(spec)
@@ -97,8 +90,3 @@ def compare_into(folder: Path, policy: Path, other: Path, rollout: RolloutConfig
     with atomic_directory(folder) as new:
         (new / FILE).write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
     return comparison
-
-
-def read_comparison(folder: Path) -> Comparison:
-    """What `compare_into` wrote."""
-    return Comparison.from_json((folder / FILE).read_text())

@@ -4,7 +4,7 @@ The policy plays greedily, the baselines play the very same tasks. All rewards a
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,7 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec, Episode, Task
 from tasks.environments.scripted import annotated, play_baseline
-from tasks.evaluation.metrics import ended, mean_reward, measure, pass_at
+from tasks.evaluation.metrics import ended, mean_of, measure, pass_at
 from tasks.evaluation.records import Evaluation, Example, Results
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
@@ -85,18 +85,18 @@ def evaluate_policy(
     """
     spec = task_set.spec(rollout)
     tasks = task_set.choose(spec)
-    again = tasks[:SAMPLED]
-    if spec.reward_range == (0, 1):
-        again = again + tasks[:PASS_TASKS] * (max(PASS_AT) - 1)
-    done, total = 0, 0.0
+    once = tasks[:SAMPLED]
+    further = tasks[:PASS_TASKS] * (max(PASS_AT) - 1) if spec.reward_range == (0, 1) else []
+    total = len(tasks) + len(once) + len(further)
+    done, rewards = 0, 0.0
 
     def episode_ended(episode: Episode) -> None:
-        nonlocal done, total
-        done, total = done + 1, total + episode.reward
-        progress(done, len(tasks) + len(again), f"reward {total / done:+.3f}" if done <= len(tasks) else "")
+        nonlocal done, rewards
+        done, rewards = done + 1, rewards + episode.reward
+        progress(done, total, f"reward {rewards / done:+.3f}" if done <= len(tasks) else "")
 
     greedy = task_set.play(policy, rollout, tasks, 0.0, episode_ended)
-    sampled = task_set.play(policy, rollout, again, rollout.temperature, episode_ended)
+    sampled = task_set.play(policy, rollout, once + further, rollout.temperature, episode_ended)
     results = measure(spec, greedy)
     return Evaluation(
         reward=results.reward,
@@ -106,7 +106,7 @@ def evaluate_policy(
         environment_options=rollout.environment_options,
         tasks=len(tasks),
         seed=task_set.seed,
-        sampled_reward=mean_reward(sampled[: len(tasks[:SAMPLED])]),
+        sampled_reward=mean_of([episode.reward for episode in ended(sampled[: len(once)])]),
         baselines=task_set.baselines(rollout),
         pass_at=pass_at(sampled, PASS_AT) if spec.reward_range == (0, 1) else {},
         examples=examples(spec, greedy, sampled),
@@ -116,34 +116,14 @@ def evaluate_policy(
 
 def examples(spec: EnvironmentSpec, greedy: Sequence[Episode], sampled: Sequence[Episode]) -> list[Example]:
     """Of each outcome the first episode, rather one with several replies, and rather a greedy one."""
-    met = [(_outcome(spec, episode), episode, of is sampled) for of in (greedy, sampled) for episode in of]
-    found: dict[str, Example] = {}
-    for outcome, episode, is_sampled in sorted(met, key=lambda candidate: candidate[1].turns < 2):
-        if outcome not in found:
-            found[outcome] = Example(
-                outcome=outcome,
-                reward=episode.reward,
-                sampled=is_sampled,
-                messages=annotated(episode),
-                error=episode.error,
-            )
-    return [found[outcome] for outcome, _ in Counter(outcome for outcome, _, _ in met).most_common(EXAMPLES)]
-
-
-def _outcome(spec: EnvironmentSpec, episode: Episode) -> str:
-    return "error" if episode.finish_reason == "error" else spec.outcome(episode)
-
-
-def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """The evaluation as MLflow's metrics `eval/…`."""
-    reward = evaluation.reward
-    found = {
-        "reward": reward.mean,
-        "reward_low": reward.mean - reward.ci95,
-        "reward_high": reward.mean + reward.ci95,
-        "sampled_reward": evaluation.sampled_reward.mean,
-        **{f"pass_at_{k}": chance for k, chance in evaluation.pass_at.items()},
-        **{name: results.reward.mean for name, results in evaluation.baselines.items()},
-        **{name: found.mean for name, found in evaluation.metrics.items()},
-    }
-    return {f"eval/{name}": value for name, value in found.items()}
+    met: dict[str, list[tuple[Episode, bool]]] = defaultdict(list)
+    for of in (greedy, sampled):
+        for episode in of:
+            outcome = "error" if episode.finish_reason == "error" else spec.outcome(episode)
+            met[outcome].append((episode, of is sampled))
+    found = []
+    for outcome in sorted(met, key=lambda name: -len(met[name]))[:EXAMPLES]:
+        episode, is_sampled = min(met[outcome], key=lambda candidate: candidate[0].turns < 2)
+        messages = annotated(episode)
+        found.append(Example(outcome, episode.reward, is_sampled, messages, episode.error))
+    return found

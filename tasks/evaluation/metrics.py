@@ -37,35 +37,25 @@ def ended(episodes: Sequence[Episode]) -> list[Episode]:
     return counted
 
 
-def mean_reward(episodes: Sequence[Episode]) -> Mean:
-    """Mean reward of the episodes that count."""
-    return mean_of([episode.reward for episode in ended(episodes)])
-
-
 def measure(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
     """Mean reward and metrics. What fewer than two episodes or steps have is left out."""
     counted = ended(episodes)
-    values: dict[str, list[float]] = defaultdict(list)
-    for episode in counted:
-        steps: dict[str, list[float]] = defaultdict(list)
-        for step in episode.steps:
-            for key, value in step.metrics.items():
-                steps[key].append(value)
-        score = spec.score(episode)
-        for metric in spec.metrics:
-            values[metric.key] += _values(metric, steps.get(metric.key, []), score)
+    scored = [(episode, spec.score(episode)) for episode in counted]
+    values = {m.key: [value for found in scored for value in _values(m, *found)] for m in spec.metrics}
     for metric in BUILT_IN:
         among = episodes if metric.key == "error" else counted
         values[metric.key] = [float(episode.finish_reason == metric.key) for episode in among]
     return Results(
-        reward=mean_reward(counted), metrics={key: mean_of(found) for key, found in values.items() if len(found) > 1}
+        reward=mean_of([episode.reward for episode in counted]),
+        metrics={key: mean_of(found) for key, found in values.items() if len(found) > 1},
     )
 
 
-def _values(metric: Metric, steps: list[float], score: Mapping[str, float]) -> list[float]:
+def _values(metric: Metric, episode: Episode, score: Mapping[str, float]) -> list[float]:
     """What one episode adds to the values of a metric: its score, else each of its steps or the mean of these."""
     if metric.key in score:
         return [score[metric.key]]
+    steps = [step.metrics[metric.key] for step in episode.steps if metric.key in step.metrics]
     return steps if metric.per == "step" or not steps else [sum(steps) / len(steps)]
 
 
@@ -79,9 +69,6 @@ def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[str, float]:
     for episode in episodes:
         if episode.finish_reason != "error":
             solved[episode.task.id].append(episode.reward > 1 - 1e-6)
-    found = {}
-    for k in ks:
-        counts = [(len(samples), sum(samples)) for samples in solved.values() if len(samples) >= k]
-        if counts:
-            found[str(k)] = float(np.mean([1 - comb(n - c, k) / comb(n, k) for n, c in counts]))
-    return found
+    counts = [(len(samples), sum(samples)) for samples in solved.values()]
+    chances = {k: [1 - comb(n - c, k) / comb(n, k) for n, c in counts if n >= k] for k in ks}
+    return {str(k): float(np.mean(found)) for k, found in chances.items() if found}

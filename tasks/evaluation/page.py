@@ -13,10 +13,11 @@ from typing import Any
 
 from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import EnvironmentSpec
-from tasks.evaluation.origin import Origin
-from tasks.evaluation.records import Evaluation, Example
+from tasks.evaluation.records import Evaluation
 from tasks.evaluation.table import cell, display_name, headlines, minus, results_table
+from tasks.evaluation.tracked import Origin
 from tasks.policy.checkpoint import Manifest
+from tasks.run.create import flat_settings
 from tasks.tracking import console
 
 TEMPLATE = "page.html.jinja"
@@ -48,18 +49,20 @@ def report_page(
     first, last = evaluations[0], evaluations[-1]
     ends = {f"before (policy {first.policy_version})": first, f"after (policy {last.policy_version})": last}
     columns, rows = results_table(spec, ends, last.baselines)
-    defaults = _flat(GrpoConfig().resolved(spec.defaults).whole())
+    table = results_table(spec, {str(place): found for place, found in enumerate(evaluations)})[1]
+    versions = ["policy", *(str(found.policy_version) for found in evaluations)]
+    before = ["episodes played", *(f"{episodes:,}" for episodes in played)]
+    given, defaults = map(flat_settings, (run.given.to_dict(), GrpoConfig().resolved(spec.defaults).whole()))
     return _page(
         title=f"{run.name}: GRPO in {run.environment}",
         subtitle=f"{played[-1]:,} episodes, {policy.version} policy versions, {_moment(ended)}",
         cards=_cards(spec, first, last),
-        tasks=last.tasks,
         columns=columns,
-        rows=_minus(rows),
+        rows=rows,
         pictures=pictures,
-        examples=last.examples,
-        evaluations=_evaluations(spec, evaluations, played),
-        settings=[(name, here, defaults.get(name, "")) for name, here in _flat(run.given.to_dict()).items()],
+        last=last,
+        evaluations=list(zip(versions, before, *table, strict=True)),  # a row an evaluation
+        settings=[(name, here, defaults.get(name, "")) for name, here in given.items()],
         made=_made(run, policy, origin, ended),
     )
 
@@ -68,14 +71,8 @@ def evaluation_page(spec: EnvironmentSpec, evaluation: Evaluation, pictures: Seq
     """The page of one evaluation."""
     baselines = {display_name(name): found for name, found in evaluation.baselines.items()}
     columns, rows = results_table(spec, {"policy": evaluation, **baselines})
-    return _page(
-        title=f"Evaluation of policy {evaluation.policy_version}",
-        tasks=evaluation.tasks,
-        columns=columns,
-        rows=_minus(rows),
-        pictures=pictures,
-        examples=evaluation.examples,
-    )
+    title = f"Evaluation of policy {evaluation.policy_version}"
+    return _page(title=title, columns=columns, rows=rows, pictures=pictures, last=evaluation)
 
 
 def framed(page: str) -> str:
@@ -83,50 +80,24 @@ def framed(page: str) -> str:
     return f'<iframe title="report" style="width:100%;height:90vh;border:0" srcdoc="{escape(page)}"></iframe>'
 
 
-def _page(*, pictures: Sequence[Picture], examples: Sequence[Example], **parts: Any) -> str:
+def _page(**parts: Any) -> str:
     from jinja2 import Environment, FileSystemLoader
 
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    return templates.get_template(TEMPLATE).render(
-        pictures=[
-            {"alt": p.alt, "light": _in_line(p.light), "dark": _in_line(p.dark) if p.dark else None} for p in pictures
-        ],
-        episodes=[_episode(example) for example in examples],
-        **parts,
-    )
+    loader = FileSystemLoader(Path(__file__).parent)
+    templates = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    templates.filters |= {"minus": minus, "signed": _signed, "content": _content, "data_uri": _data_uri}
+    return templates.get_template(TEMPLATE).render(parts)
 
 
 def _cards(spec: EnvironmentSpec, before: Evaluation, after: Evaluation) -> list[dict[str, str]]:
     """The reward and each headline metric, beside what it was and what the first baseline has."""
-    baseline = next(iter(after.baselines), None)
+    others = {"before": before, **{display_name(name): found for name, found in list(after.baselines.items())[:1]}}
     cards = []
     for metric in headlines(spec):
         value, _, interval = cell(metric, after).partition(" ±")
-        others = {"before": before, **({display_name(baseline): after.baselines[baseline]} if baseline else {})}
-        lines = [f"{name} {minus(cell(metric, of, interval=False))}" for name, of in others.items()]
-        cards.append({"name": metric.label, "value": minus(value), "interval": interval, "others": lines})
+        lines = [f"{name} {cell(metric, of, interval=False)}" for name, of in others.items()]
+        cards.append({"name": metric.label, "value": value, "interval": interval, "others": lines})
     return cards
-
-
-def _evaluations(spec: EnvironmentSpec, evaluations: Sequence[Evaluation], played: Sequence[int]) -> list[list[str]]:
-    """A row an evaluation: the rows of its table, turned into columns."""
-    _, table = results_table(spec, {str(place): found for place, found in enumerate(evaluations)})
-    labels, *cells = zip(*_minus(table), strict=True)
-    rows = [
-        [str(evaluation.policy_version), f"{episodes:,}", *found]
-        for evaluation, episodes, found in zip(evaluations, played, cells, strict=True)
-    ]
-    return [["policy", "episodes played", *(label.strip() for label in labels)], *rows]
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def _made(run: Run, policy: Manifest, origin: Origin | None, ended: float) -> list[tuple[str, str]]:
@@ -149,34 +120,18 @@ def _made(run: Run, policy: Manifest, origin: Origin | None, ended: float) -> li
     return [*made, ("MLflow run", run.mlflow_run_id)]
 
 
-def _episode(example: Example) -> dict[str, object]:
-    messages = []
-    for message in example.messages:
-        calls = [f"{call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
-        content = "\n".join(filter(None, [message.get("content"), *calls]))
-        shown = content if len(content) <= LONGEST else f"{content[:LONGEST]} …"
-        reward, note = message.get("reward"), message.get("note") or ""
-        invalid = message.get("valid") is False
-        judged = "  ".join(filter(None, [note or ("invalid" if invalid else ""), _reward(reward) if reward else ""]))
-        messages.append({"role": message["role"], "content": shown, "judged": judged, "invalid": invalid})
-    return {
-        "outcome": example.outcome,
-        "sampled": example.sampled,
-        "reward": _reward(example.reward),
-        "messages": messages,
-        "error": example.error,
-    }
+def _content(message: Mapping[str, Any]) -> str:
+    """What a message says and the tools that it calls, shortened to LONGEST."""
+    calls = [f"{call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
+    content = "\n".join(filter(None, [message.get("content"), *calls]))
+    return content if len(content) <= LONGEST else f"{content[:LONGEST]} …"
 
 
-def _reward(reward: float) -> str:
+def _signed(reward: float) -> str:
     return minus(f"{reward:+g}") if reward else "0"
 
 
-def _minus(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[label, *map(minus, cells)] for label, *cells in rows]
-
-
-def _in_line(png: bytes) -> str:
+def _data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 

@@ -6,10 +6,10 @@ Colours are from the Okabe-Ito palette, which the colour-blind can tell apart.
 
 import io
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -93,10 +93,9 @@ def learning_curve(
         for value in baselines.values():
             axes.axhline(value, color=theme.faint, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1)
         _name_lines(axes, baselines)
-        _open_axes(axes, theme)
+        _finish(axes, theme, note, theme.palette[0])
         below.set_xlabel("episodes played, thousands")
         axes.set_ylabel("expected reward")
-        axes.set_title(minus(note), loc="left", color=theme.palette[0], fontsize=13)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
@@ -123,9 +122,7 @@ def _unusable_share(axes: Axes, played: Sequence[float], shares: Sequence[float]
     axes.plot(played, shares, color=theme.palette[5], linewidth=2)
     _percent(axes)
     axes.set_ylabel("share")
-    text = f"invalid or truncated: at first {shares[0]:.1%}, at last {shares[-1]:.1%}"
-    axes.set_title(text, loc="left", color=theme.palette[5], fontsize=13)
-    _open_axes(axes, theme)
+    _finish(axes, theme, f"invalid or truncated: at first {shares[0]:.1%}, at last {shares[-1]:.1%}", theme.palette[5])
 
 
 def stage_times(history: Sequence[Iteration], title: str, theme: Theme = LIGHT) -> Figure:
@@ -135,8 +132,8 @@ def stage_times(history: Sequence[Iteration], title: str, theme: Theme = LIGHT) 
         times = {stage: [iteration.seconds.get(stage, 0.0) for iteration in history] for stage in STAGES}
         whole = sum(map(sum, times.values()))
         named = {f"{stage}  {sum(spent) / whole:.0%}": spent for stage, spent in times.items() if any(spent)}
-        _bars(axes, [iteration.iteration for iteration in history], named, theme.palette, BESIDE)
-        _open_axes(axes, theme)
+        _bars(axes, [iteration.iteration for iteration in history], named, theme.palette)
+        _finish(axes, theme)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("iteration")
         axes.set_ylabel("seconds")
@@ -149,18 +146,24 @@ def distributions(history: Sequence[Iteration], title: str, theme: Theme = LIGHT
 
     A few values are stacked, by their share of the episodes; many are bands around the median.
     """
-    versions, outcomes = [iteration.iteration for iteration in history], [iteration.outcomes for iteration in history]
+    versions = [iteration.iteration for iteration in history]
+    outcomes = sum((Counter(iteration.outcomes) for iteration in history), Counter())
     named = {
         "reward": [iteration.rewards for iteration in history],
         "replies an episode": [iteration.turns for iteration in history],
         "sampled tokens an episode": [iteration.tokens for iteration in history],
     }
-    several = len({name for found in outcomes for name in found}) > 1
+    several = len(outcomes) > 1
     count = len(named) + several
     with figure_of((10, 3.2 * count), title, theme) as figure:
         panels = figure.subplots(count, 1, sharex=True)
         if several:
-            _outcomes(panels[0], versions, outcomes, theme)
+            totals = [sum(iteration.outcomes.values()) for iteration in history]
+            names = [name for name, _ in outcomes.most_common(len(theme.palette))]
+            shares = {name: np.divide([i.outcomes.get(name, 0) for i in history], totals) for name in names}
+            colours = theme.palette[2:] + theme.palette[:2]  # not first those that mean high and low below
+            _shares(panels[0], versions, shares, colours)
+            _finish(panels[0], theme, "outcome")
         for axes, (name, found) in zip(panels[several:], named.items(), strict=True):
             if found and all(d.counts for d in found):
                 _stacked(axes, versions, found, theme, rewards=name == "reward")
@@ -168,22 +171,10 @@ def distributions(history: Sequence[Iteration], title: str, theme: Theme = LIGHT
                 _bands(axes, versions, found, theme)
                 axes.set_ylabel(name.split(" an ")[0])
             mean = f": {found[0].mean:.2f} on average at first, {found[-1].mean:.2f} at last" if found else ""
-            axes.set_title(minus(f"{name}{mean}"), loc="left", fontsize=13)
-            _open_axes(axes, theme)
+            _finish(axes, theme, f"{name}{mean}")
         panels[-1].set_xlabel("policy version that played")
         panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
-
-
-def _outcomes(axes: Axes, versions: Sequence[int], outcomes: Sequence[Mapping[str, int]], theme: Theme) -> None:
-    """Shares of each outcome, the most frequent of all iterations below."""
-    totals = {name: sum(found.get(name, 0) for found in outcomes) for found in outcomes for name in found}
-    names = sorted(totals, key=lambda name: -totals[name])[: len(theme.palette)]
-    counted = {name: [found.get(name, 0) for found in outcomes] for name in names}
-    colours = [theme.palette[i] for i in (3, 4, 6, 7, 1, 0, 2, 5)]  # last those that look like good or bad
-    _shares(axes, versions, counted, [sum(found.values()) for found in outcomes], colours)
-    axes.set_title("outcome", loc="left", fontsize=13)
-    _open_axes(axes, theme)
 
 
 def _stacked(
@@ -192,37 +183,32 @@ def _stacked(
     """Shares of each value, the lowest below."""
     values = sorted({value for distribution in found for value, _ in distribution.counts})
     shown = values[:STACKED]
-    shades = LinearSegmentedColormap.from_list("shades", (LOW, theme.neutral, HIGH) if rewards else COUNTS)
-    counted = {}
-    for place, value in enumerate(shown):
-        rest = place == STACKED - 1 and len(values) > STACKED
+    totals = [sum(n for _, n in d.counts) for d in found]
+    shares = {}
+    for value in shown:
         name = f"{value:+.{0 if float(value).is_integer() else 2}f}" if rewards and value else f"{value:g}"
-        counts = [sum(n for v, n in d.counts if v == value or (rest and v > value)) for d in found]
-        counted[f"{name}{' or more' if rest else ''}"] = counts
-    colours = [to_hex(shades(place / max(1, len(shown) - 1))) for place in range(len(shown))]
-    _shares(axes, versions, counted, [sum(n for _, n in d.counts) for d in found], colours)
+        if value == shown[-1] != values[-1]:
+            name += " or more"
+        shares[name] = np.divide([sum(n for v, n in d.counts if min(v, shown[-1]) == value) for d in found], totals)
+    shades = LinearSegmentedColormap.from_list("shades", (LOW, theme.neutral, HIGH) if rewards else COUNTS)
+    _shares(axes, versions, shares, [to_hex(shade) for shade in shades(np.linspace(0, 1, len(shown)))])
 
 
-def _shares(
-    axes: Axes,
-    versions: Sequence[int],
-    counted: Mapping[str, Sequence[int]],
-    totals: Sequence[int],
-    colours: Sequence[str],
-) -> None:
+def _shares(axes: Axes, versions: Sequence[int], shares: Mapping[str, np.ndarray], colours: Sequence[str]) -> None:
     """Bars of shares of the episodes, the first below; the legend has those of the last version."""
-    named = {}
-    for name, counts in counted.items():
-        shares = [count / total for count, total in zip(counts, totals, strict=True)]
-        last = "<1%" if 0 < shares[-1] < 0.005 else f"{shares[-1]:.0%}"
-        named[minus(f"{name}  {last}")] = shares
-    _bars(axes, versions, named, colours, {"title": "at last", **BESIDE})
+    last = {name: "<1%" if 0 < share[-1] < 0.005 else f"{share[-1]:.0%}" for name, share in shares.items()}
+    named = {minus(f"{name}  {last[name]}"): share for name, share in shares.items()}
+    _bars(axes, versions, named, colours, "at last")
     _percent(axes)
     axes.set_ylabel("share of episodes")
 
 
 def _bars(
-    axes: Axes, places: Sequence[int], named: Mapping[str, Sequence[float]], colours: Sequence[str], legend: Mapping
+    axes: Axes,
+    places: Sequence[int],
+    named: Mapping[str, Sequence[float] | np.ndarray],
+    colours: Sequence[str],
+    legend_title: str | None = None,
 ) -> None:
     """Stacked bars and a legend in the same order, the first below."""
     width = 0.85 * float(np.median(np.diff(places))) if len(places) > 1 else 0.85
@@ -232,7 +218,7 @@ def _bars(
         below = below + np.asarray(values, dtype=float)
     if named:
         handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], **legend)
+        axes.legend(handles[::-1], labels[::-1], title=legend_title, **BESIDE)
 
 
 def _bands(axes: Axes, versions: Sequence[int], found: Sequence[Distribution], theme: Theme) -> None:
@@ -243,12 +229,6 @@ def _bands(axes: Axes, versions: Sequence[int], found: Sequence[Distribution], t
     axes.plot(versions, median, color=colour, linewidth=2.4, label="median")
     axes.plot(versions, [d.mean for d in found], color=theme.palette[1], linewidth=2, label="mean")
     axes.legend(**BESIDE)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png(figure))
 
 
 def png(figure: Figure) -> bytes:
@@ -263,13 +243,9 @@ def figure_of(size: tuple[float, float], title: str, theme: Theme) -> Iterator[F
     """A figure of this size in inches, with a title, in the colours of a theme."""
     style = {
         "font.size": 12,
-        "text.color": theme.ink,
-        "axes.labelcolor": theme.ink,
         "axes.edgecolor": theme.faint,
-        "xtick.color": theme.ink,
-        "ytick.color": theme.ink,
-        "figure.facecolor": theme.ground,
-        "axes.facecolor": theme.ground,
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.ink),
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), theme.ground),
     }
     with matplotlib.rc_context(style):  # type: ignore[arg-type]
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
@@ -277,7 +253,9 @@ def figure_of(size: tuple[float, float], title: str, theme: Theme) -> Iterator[F
         yield figure
 
 
-def _open_axes(axes: Axes, theme: Theme) -> None:
+def _finish(axes: Axes, theme: Theme, title: str = "", colour: str | None = None) -> None:
+    """A title at the left, and open sides."""
+    axes.set_title(minus(title), loc="left", fontsize=13, color=colour or theme.ink)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=theme.faint, alpha=0.2)
     axes.set_axisbelow(True)

@@ -21,8 +21,7 @@ class Mean(Record):
 class Results(Record):
     """What a policy or a baseline got on some tasks.
 
-    Example: `Results(reward=Mean(-0.036, 0.021), metrics={"tool_calls": Mean(1.7, 0.02), "invalid": Mean(0.0, 0.0),
-    "truncated": Mean(0.0, 0.0), "error": Mean(0.0, 0.0)})`.
+    Example: `Results(reward=Mean(-0.036, 0.021), metrics={"tool_calls": Mean(1.7, 0.02), "invalid": Mean(0.0, 0.0)})`.
     """
 
     reward: Mean
@@ -35,7 +34,7 @@ class Results(Record):
         return {"reward": self.reward.mean, "reward_ci95": self.reward.ci95, "metrics": metrics}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Example(Record):
     """One episode of an evaluation, for people to read.
 

@@ -43,11 +43,8 @@ def headline_text(metrics: Sequence[Metric], results: Results, between: str = " 
 
 def ended_badly(results: Sequence[Results]) -> list[Metric]:
     """The share of invalid episodes, and those of truncated ones and of errors where there were any."""
-
-    def seen(metric: Metric) -> bool:
-        return any(metric.key in found.metrics and found.metrics[metric.key].mean > 0 for found in results)
-
-    return [metric for metric in BUILT_IN if metric.key == "invalid" or seen(metric)]
+    seen = {key for found in results for key, share in found.metrics.items() if share.mean > 0}
+    return [metric for metric in BUILT_IN if metric.key in {"invalid", *seen}]
 
 
 def results_table(
@@ -59,8 +56,7 @@ def results_table(
     everybody = [*policies.values(), *others.values()]
 
     def row(metric: Metric) -> list[str]:
-        cells = [cell(metric, found, interval=i < len(policies)) for i, found in enumerate(everybody)]
-        return [metric.label, *cells]
+        return [metric.label, *(cell(metric, found, interval=i < len(policies)) for i, found in enumerate(everybody))]
 
     chances = [found.pass_at if isinstance(found, Evaluation) else {} for found in everybody]
     passed = [
@@ -68,9 +64,5 @@ def results_table(
         for k in max(chances, key=len)
     ]
     sampled = [row(SAMPLED)] if any(isinstance(found, Evaluation) for found in everybody) else []
-    return [*policies, *others], [
-        row(REWARD),
-        *sampled,
-        *passed,
-        *(row(metric) for metric in (*spec.metrics, *ended_badly(everybody))),
-    ]
+    measured = [row(metric) for metric in (*spec.metrics, *ended_badly(everybody))]
+    return [*policies, *others], [row(REWARD), *sampled, *passed, *measured]

@@ -10,8 +10,15 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, Run
+from tasks.evaluation.compare import FILE, Comparison
+from tasks.evaluation.records import read_evaluation
+from tasks.evaluation.tracked import candidate
+from tasks.folders import run_folder
+from tasks.policy.named import find
+from tasks.promotion.retraining import begin, decide
 from tasks.resources import pod
-from tasks.stages import stage_context
+from tasks.stages import stage
+from tasks.tracking import console, mlflow_run, registry
 
 NOW = datetime.fromtimestamp(0, UTC)  # stands for "now": a launch plan's start time cannot be None
 
@@ -29,8 +36,6 @@ def begin_retraining(
     run_name: str, start_time: datetime, policy: str, environment: str, tasks: int, config: GrpoConfig
 ) -> Beginning:
     """Start from the champion, or from `policy` while there is none, with a seed that no other start time has."""
-    from tasks.promotion.begin import begin
-
     start = None if start_time.timestamp() == 0 else start_time
     return Beginning(*begin(run_name, start, policy, environment, tasks, config))
 
@@ -44,19 +49,13 @@ def decide_promotion(
     comparison: FlyteDirectory,
 ) -> FlyteFile:
     """Promote the last of the policies, or leave the champion; print which and why, and return it as promotion.json."""
-    from tasks.evaluation.compare import read_comparison
-    from tasks.evaluation.records import read_evaluation
-    from tasks.evaluation.registered import candidate
-    from tasks.folders import run_folder
-    from tasks.promotion.decide import decide
-    from tasks.tracking import console, registry
-
-    with stage_context(run):
+    with stage(run):
         policy, evaluation = policies[-1], read_evaluation(Path(evaluations[-1].download()))
         uri = str(policy.remote_source or policy.path)
         made = candidate(run, config, Path(policy.download()), uri, evaluation)
         version = registry.register(run.tracking_uri, made, lambda uri: True)  # registered already, if MLflow answered
-        decision = decide(run, version, read_comparison(Path(comparison.download())))
+        compared = Comparison.from_json((Path(comparison.download()) / FILE).read_text())
+        decision = decide(run, version, compared)
         path = run_folder(run.name) / "promotion.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
         path.write_text(json.dumps(decision.to_dict(), indent=1) + "\n")
@@ -67,9 +66,6 @@ def decide_promotion(
 @task(**pod("cpu"))
 def promote_version(model: str, version: int) -> str:
     """Make a version champion by hand."""
-    from tasks.policy.named import find
-    from tasks.tracking import console, mlflow_run, registry
-
     uri = mlflow_run.tracking_uri()
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
     find(f"models:/{model}/{version}", files)
@@ -82,8 +78,6 @@ def promote_version(model: str, version: int) -> str:
 @task(**pod("cpu"))
 def demote_champion(model: str) -> str:
     """Give the alias back to the previous champion by hand."""
-    from tasks.tracking import console, mlflow_run, registry
-
     uri = mlflow_run.tracking_uri()
     number, said = registry.demote(uri, model)
     registry.note(uri, model, number, said)

@@ -176,7 +176,7 @@ def open_run(
         name=name,
         token=token,
         parameters={
-            **_flat({**inputs, "run_name": name, **config.whole()}),
+            **flat_settings({**inputs, "run_name": name, **config.whole()}),
             **({"policy.version": source.version, "policy.digest": source.digest} if source.version else {}),
             **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()},
         },
@@ -203,8 +203,9 @@ def open_run(
     return run
 
 
-def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat

@@ -24,14 +24,18 @@ PACE_WINDOW = 9  # ends of iterations from which the time left is estimated
 LINE_WIDTH = 120  # through a pipe, which has no width
 
 
-def stage(message: str) -> None:
-    """`  1:12  training policy 3 → 4`: what begins now, and the time since the start."""
-    _line(Text.assemble(_elapsed(), (message, "bold")))
+def stage(message: str, *details: str | tuple[str, str], style: str = "bold") -> None:
+    """`  1:12  training policy 3 → 4`: what begins now or what came out, and the time since the start.
+
+    Each of the `details` that follow is a text, or a text and its style.
+    """
+    elapsed = f"{clock(time.monotonic() - STARTED):>7}  "
+    lines([Text.assemble((elapsed, "dim"), (message, style), *details)])
 
 
 @contextlib.contextmanager
 def bar(what: str, unit: str) -> Iterator[ProgressCallback]:
-    """A bar while a long stage runs, removed at its end: `training policy 4  ━━━━╸──── 31/64 steps  loss -0.0021`.
+    """A bar while a long stage runs: `training policy 4  ━━━━╸──── 31/64 steps  loss -0.0021`.
 
     Only on a terminal: nothing is drawn in a pod, through a pipe or on several ranks.
     """
@@ -102,27 +106,19 @@ def iteration_line(
 
     `evaluated` is the newest policy with an evaluation, and its mean reward; None where this process knows of none.
     """
-    width = len(str(iterations))
     known = "" if evaluated is None else f"  evaluated {evaluated[1]:+.3f} at {evaluated[0]}"
-    _line(
-        Text.assemble(
-            _elapsed(),
-            (f"policy {version:>{width}}/{iterations}", "bold cyan"),
-            f"  reward {reward:+.3f}{known}  KL {kl:.4f}  entropy {entropy:.3f}",
-            (f"  {episodes_per_second:>5,.0f} episodes/s {seconds:>6.1f} s  left {clock(seconds_left)}", "dim"),
-        )
+    stage(
+        f"policy {version:>{len(str(iterations))}}/{iterations}",
+        f"  reward {reward:+.3f}{known}  KL {kl:.4f}  entropy {entropy:.3f}",
+        (f"  {episodes_per_second:>5,.0f} episodes/s {seconds:>6.1f} s  left {clock(seconds_left)}", "dim"),
+        style="bold cyan",
     )
-
-
-def evaluation_line(version: int, numbers: str) -> None:
-    """One line an evaluation, with what came out."""
-    _line(Text.assemble(_elapsed(), (f"evaluation of policy {version}", "bold green"), f"  {numbers}"))
 
 
 def lines(texts: Iterable[Text]) -> None:
     """Print a few lines of their own."""
     for text in texts:
-        _line(text)
+        _console().print(text, soft_wrap=True)
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]], below: Mapping[str, str]) -> None:
@@ -134,9 +130,7 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str]], below: Mapping[
     for row in rows:
         shown.add_row(*row)
     console = _console()
-    console.print()
-    console.print(shown)
-    console.print()
+    console.print("", shown, "", sep="\n")
     lines(Text(f"{name}  {text}") for name, text in below.items())
 
 
@@ -147,17 +141,8 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _elapsed() -> tuple[str, str]:
-    return f"{clock(time.monotonic() - STARTED):>7}  ", "dim"
-
-
-def _line(text: Text) -> None:
-    _console().print(text, soft_wrap=True)
-
-
 def _console() -> Console:
     # A new one each time, because sys.stdout may have been replaced. force_terminal, because FORCE_COLOR would put
     # control characters into a log file.
     terminal = sys.stdout.isatty()
-    width = None if terminal else LINE_WIDTH
-    return Console(force_terminal=terminal, width=width, highlight=False, markup=False)
+    return Console(force_terminal=terminal, width=None if terminal else LINE_WIDTH, highlight=False, markup=False)

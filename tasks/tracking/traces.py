@@ -13,10 +13,16 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from mlflow.entities import Assessment, AssessmentSource, Span, TraceInfo, TraceLocation, TraceState
+from mlflow.entities.assessment import FeedbackValue
+from mlflow.tracing.client import TracingClient
+from mlflow.tracing.constant import TRACE_SCHEMA_VERSION, TRACE_SCHEMA_VERSION_KEY, TraceTagKey
+from mlflow.tracing.constant import SpanAttributeKey as Key
+from mlflow.tracing.constant import TraceMetadataKey as Metadata
 
 from tasks.advantage.advantages import has_reward_variance
 from tasks.config import GrpoConfig, Run
@@ -24,9 +30,6 @@ from tasks.records import trajectory_numbers
 from tasks.seeds import derived_seed
 from tasks.tracking.mlflow_store import client
 from tasks.tracking.patience import try_to_send
-
-if TYPE_CHECKING:
-    from mlflow.entities import Assessment, Span, TraceInfo
 
 Row = Mapping[str, Any]
 PREVIEW = 1000  # characters, MLflow's limit
@@ -45,8 +48,6 @@ def log_episodes(
         return 0
 
     def send() -> None:
-        from mlflow.tracing.client import TracingClient
-
         tracing = TracingClient(run.tracking_uri)
         experiment = client(run.tracking_uri).get_run(run.mlflow_run_id).info.experiment_id
         for row in rows:
@@ -89,11 +90,10 @@ def is_traced(iteration: int, iterations: int, slots: int) -> bool:
     return iteration in {round(i * (iterations - 1) / max(1, slots - 1)) for i in range(slots)}
 
 
-def _id(run: Run, row: Row, *parts: object, size: int = 16) -> str:
-    """A number of `size` bytes made from the run, the trajectory and a name, in hexadecimal digits; without a name the
-    trace's."""
+def _id(run: Run, row: Row, *parts: object, size: int = 16) -> bytes:
+    """Made from the run, the trajectory and a name; without a name the trace's."""
     text = "/".join(map(str, (run.mlflow_run_id, row["trajectory_id"], *parts)))
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 
 def _replies(row: Row) -> list[int]:
@@ -102,15 +102,12 @@ def _replies(row: Row) -> list[int]:
     return said[len(said) - row["turns"] :]
 
 
-def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, seconds: float) -> "TraceInfo":
-    from mlflow.entities import TraceInfo, TraceLocation, TraceState
-    from mlflow.tracing.constant import TRACE_SCHEMA_VERSION, TRACE_SCHEMA_VERSION_KEY, TraceMetadataKey, TraceTagKey
-
+def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, seconds: float) -> TraceInfo:
     messages, replies = row["messages"], _replies(row)
     asked = messages[: replies[0] if replies else None][-1:]
     said = ", ".join(messages[place]["content"] or "" for place in replies)
     return TraceInfo(
-        trace_id=f"tr-{_id(run, row)}",
+        trace_id=f"tr-{_id(run, row).hex()}",
         client_request_id=row["trajectory_id"],
         trace_location=TraceLocation.from_experiment_id(experiment),
         request_time=int(started * 1000),
@@ -118,10 +115,7 @@ def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, 
         state=TraceState.ERROR if row["finish_reason"] == "error" else TraceState.OK,
         request_preview=(asked[0]["content"] or "")[:PREVIEW] if asked else "",
         response_preview=f"{said[: PREVIEW - 100]}: {row['outcome'][:90]}",
-        trace_metadata={
-            TraceMetadataKey.SOURCE_RUN: run.mlflow_run_id,
-            TRACE_SCHEMA_VERSION_KEY: str(TRACE_SCHEMA_VERSION),
-        },
+        trace_metadata={Metadata.SOURCE_RUN: run.mlflow_run_id, TRACE_SCHEMA_VERSION_KEY: str(TRACE_SCHEMA_VERSION)},
         tags={
             TraceTagKey.TRACE_NAME: row["trajectory_id"],
             "iteration": str(iteration),
@@ -135,30 +129,27 @@ def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, 
     )
 
 
-def _assessments(run: Run, row: Row, iteration: int, now: float) -> "list[Assessment]":
+def _assessments(run: Run, row: Row, iteration: int, now: float) -> list[Assessment]:
     """The environment's reward and metrics, the advantage, and the age: the versions between the policy that played and
     the one trained."""
-    from mlflow.entities import AssessmentSource, Feedback
-
     own = {"reward": row["raw_reward"], **dict(row["metrics"])}
     values = {**own, "advantage": row["advantage"], "age": iteration - row["policy_version"]}
-    assessments = []
-    for name, value in values.items():
-        if value is not None:  # an error has no reward
-            feedback = Feedback(
-                name=name,
-                value=round(value, 6),  # float32 has no more digits
-                source=AssessmentSource("CODE", run.environment if name in own else "grpo"),
-                trace_id=f"tr-{_id(run, row)}",
-                create_time_ms=int(now * 1000),
-                last_update_time_ms=int(now * 1000),
-            )
-            feedback.assessment_id = f"a-{_id(run, row, name)}"
-            assessments.append(feedback)
-    return assessments
+    return [
+        Assessment(
+            name=name,
+            feedback=FeedbackValue(round(value, 6)),  # float32 has no more digits
+            source=AssessmentSource("CODE", run.environment if name in own else "grpo"),
+            trace_id=f"tr-{_id(run, row).hex()}",
+            assessment_id=f"a-{_id(run, row, name).hex()}",
+            create_time_ms=int(now * 1000),
+            last_update_time_ms=int(now * 1000),
+        )
+        for name, value in values.items()
+        if value is not None  # an error has no reward
+    ]
 
 
-def _spans(run: Run, row: Row, started: float, seconds: float) -> "Iterator[Span]":
+def _spans(run: Run, row: Row, started: float, seconds: float) -> Iterator[Span]:
     """The episode, and a child for each reply and for each result of a tool.
 
     Many episodes are played at once, and when each turn was played is not recorded: they share the rollout's seconds
@@ -169,22 +160,28 @@ def _spans(run: Run, row: Row, started: float, seconds: float) -> "Iterator[Span
     tools = [place for place, message in enumerate(messages) if message["role"] == "tool"]
     places = sorted({*replies, *(place for place in tools if replies and place > replies[0])})
     times = np.linspace(started, started + seconds, len(places) + 1)
-    ended = {name: row[name] for name in ("outcome", "finish_reason", "error") if row[name]}
     about = {"task": row["task_id"], "seed": str(row["seed"]), "group": row["group_id"]}
-    name, whole = f"episode {row['trajectory_id']}", (times[0], times[-1])
-    yield _span(run, row, 0, name, "AGENT", whole, about, {"reward": row["raw_reward"], **ended}, error=row["error"])
+    ended = {name: row[name] for name in ("outcome", "finish_reason", "error") if row[name]}
+    whole = {Key.SPAN_TYPE: "AGENT", Key.INPUTS: about, Key.OUTPUTS: {"reward": row["raw_reward"], **ended}}
+    yield _span(run, row, 0, f"episode {row['trajectory_id']}", (times[0], times[-1]), whole, row["error"])
     for number, (place, between) in enumerate(zip(places, itertools.pairwise(times), strict=True), start=1):
         message = messages[place]
         if message["role"] == "tool":
             call = calls.get(message.get("tool_call_id"), {"name": "tool", "arguments": ""})
-            yield _span(run, row, number, call["name"], "TOOL", between, call["arguments"], message["content"])
-            continue
-        answered = {key: row["messages"][place][key] for key in ("reward", "note")}
-        seen: dict[str, Any] = {"observation": messages[place - 1]["content"], "reply": message["content"]}
-        seen |= {key: value for key, value in answered.items() if value not in (None, "")}
-        prompt, choices = {"messages": messages[:place]}, {"choices": [{"message": message}]}
-        turn = f"turn {replies.index(place) + 1}"
-        yield _span(run, row, number, turn, "CHAT_MODEL", between, prompt, choices, **seen)
+            name = call["name"]
+            shown = {Key.SPAN_TYPE: "TOOL", Key.INPUTS: call["arguments"], Key.OUTPUTS: message["content"]}
+        else:
+            name, answer = f"turn {replies.index(place) + 1}", row["messages"][place]
+            shown = {
+                Key.SPAN_TYPE: "CHAT_MODEL",
+                Key.INPUTS: {"messages": messages[:place]},
+                Key.OUTPUTS: {"choices": [{"message": message}]},
+                "observation": messages[place - 1]["content"],
+                "reply": message["content"],
+                "reward": answer["reward"],
+                "note": answer["note"] or None,
+            }
+        yield _span(run, row, number, name, between, shown)
 
 
 def _chat(message: Row) -> dict[str, Any]:
@@ -201,43 +198,22 @@ def _chat(message: Row) -> dict[str, Any]:
 
 
 def _span(
-    run: Run,
-    row: Row,
-    number: int,
-    name: str,
-    kind: str,
-    between: tuple[float, float],
-    inputs: object,
-    outputs: object,
-    error: str = "",
-    **attributes: object,
-) -> "Span":
+    run: Run, row: Row, number: int, name: str, between: tuple[float, float], shown: Row, error: str = ""
+) -> Span:
     """Span `number` of an episode; 0 is the root, whose children are all the others."""
-    from mlflow.entities import Span
-    from mlflow.tracing.constant import SpanAttributeKey
-
-    def bytes_of(digits: str) -> str:
-        return base64.b64encode(bytes.fromhex(digits)).decode()
-
-    def span_id(of: int) -> str:
-        return bytes_of(_id(run, row, of, size=8))
-
-    known = {
-        SpanAttributeKey.REQUEST_ID: f"tr-{_id(run, row)}",
-        SpanAttributeKey.SPAN_TYPE: kind,
-        SpanAttributeKey.INPUTS: inputs,
-        SpanAttributeKey.OUTPUTS: outputs,
-        **attributes,
-    }
+    parts = {"trace_id": _id(run, row), "span_id": _id(run, row, number, size=8)}
+    if number:
+        parts["parent_span_id"] = _id(run, row, 0, size=8)
+    known = {Key.REQUEST_ID: f"tr-{_id(run, row).hex()}", **shown}
+    attributes = {key: json.dumps(value, ensure_ascii=False) for key, value in known.items() if value is not None}
     return Span.from_dict(
         {
-            "trace_id": bytes_of(_id(run, row)),
-            "span_id": span_id(number),
-            "parent_span_id": span_id(0) if number else None,
+            "parent_span_id": None,
+            **{key: base64.b64encode(part).decode() for key, part in parts.items()},
             "name": name,
             "start_time_unix_nano": int(between[0] * 1e9),
             "end_time_unix_nano": int(between[1] * 1e9),
             "status": {"code": "STATUS_CODE_ERROR", "message": error} if error else {"code": "STATUS_CODE_OK"},
-            "attributes": {key: json.dumps(value, ensure_ascii=False) for key, value in known.items()},
+            "attributes": attributes,
         }
     )

@@ -9,7 +9,7 @@ import pytest
 
 from small import SMALL
 from tasks.config import RolloutConfig, TinyPolicyConfig, TrainingConfig
-from tasks.evaluation.compare import Comparison, check_tasks, compare_into, paired, read_comparison
+from tasks.evaluation.compare import Comparison, check_tasks, compare_into, paired
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
 from tasks.seeds import fresh_seed
 
@@ -80,7 +80,7 @@ def test_two_policies_on_the_tasks_of_an_evaluation(newborn_policy: Path, tmp_pa
     assert evaluations[1].reward.mean == -1 and found.worse == 0
     assert found.better + found.same == 200 and found.surely_better
     assert found.policy != found.other
-    assert read_comparison(tmp_path / "it") == found
+    assert Comparison.from_json((tmp_path / "it" / "comparison.json").read_text()) == found
     mirrored = compare_into(tmp_path / "mirrored", newborn_policy, stands, rollout, task_set)
     assert (mirrored.difference, mirrored.worse) == (-found.difference, found.better)
 

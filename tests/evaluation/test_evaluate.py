@@ -7,9 +7,10 @@ import pytest
 from evaluation.counting import SPEC, episode
 from tasks.config import RolloutConfig
 from tasks.environments.interface import Step
-from tasks.evaluation.evaluate import TaskSet, annotated, evaluate_policy, examples, flat_metrics
+from tasks.evaluation.evaluate import TaskSet, annotated, evaluate_policy, examples
 from tasks.evaluation.metrics import Z95
 from tasks.evaluation.records import Evaluation, Mean, Results
+from tasks.evaluation.tracked import flat_metrics
 
 TASKS = 96
 CONFIG = RolloutConfig(max_tokens=4)

@@ -11,9 +11,9 @@ import pytest
 from evaluation.counting import SPEC as COUNTING
 from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import Metric
-from tasks.evaluation.origin import Origin
 from tasks.evaluation.page import Picture, evaluation_page, framed, report_page
 from tasks.evaluation.records import Evaluation, Example, Mean, Results
+from tasks.evaluation.tracked import Origin
 from tasks.policy.checkpoint import Manifest
 
 VOID = {"meta", "img", "source", "br", "hr", "link", "input"}

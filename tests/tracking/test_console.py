@@ -29,7 +29,7 @@ def everything() -> None:
         seconds=3.14,
         seconds_left=3751,
     )
-    console.evaluation_line(7, "expected reward -0.050 ±0.020")
+    console.stage("evaluation of policy 7", "  expected reward -0.050 ±0.020", style="bold green")
     below = {"policy": "runs/monday/policy-" + "0" * 150, "report": "runs/monday/report.html", "curves": "make ui"}
     console.table(COLUMNS, ROWS, below)
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from evaluation.counting import SPEC as COUNTING
 from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import Metric
-from tasks.evaluation.description import command, description
-from tasks.evaluation.origin import Origin
 from tasks.evaluation.records import Evaluation, Mean, Results
+from tasks.evaluation.tracked import Origin, command, description
 from tasks.policy.checkpoint import Manifest
 
 RUN = Run(

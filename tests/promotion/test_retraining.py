@@ -8,8 +8,7 @@ import pytest
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import Comparison, paired
-from tasks.promotion.begin import begin, night_seed
-from tasks.promotion.decide import Decision, decide
+from tasks.promotion.retraining import Decision, begin, decide, night_seed
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client, experiment
 
