@@ -44,17 +44,15 @@ class BatchLineage(Record):
 
 
 @dataclass(frozen=True)
-class BatchUse(Record):
+class BatchUse(BatchLineage):
     """What a training took from a batch.
 
-    Example: `BatchUse(uri="trajectories/00003", digest="77ab…", iteration=3, sampled_by=PolicyName(…), episodes=1536,
+    Example: `BatchUse(iteration=3, sampled_by=PolicyName(…), uri="trajectories/00003", digest="77ab…", episodes=1536,
     groups=768, age=0, used=["00003-00001", "00003-00007", …])`.
     """
 
     uri: str
     digest: str  # `batch_digest` of its folder
-    iteration: int
-    sampled_by: PolicyName
     episodes: int
     groups: int
     age: int  # policy versions between the one that sampled it and the one that was trained

@@ -13,7 +13,7 @@ from tasks.stages import CACHE_VERSION, stage_context, stage_folder, stage_secon
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
 def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     """Policy 0: `tiny`, made on the spot, or a copy of the checkpoint that the run's `policy` names."""
-    from tasks.lineage.initial import record_initial
+    from tasks.lineage.training import record_initial
     from tasks.policy import hub
     from tasks.policy.checkpoint import import_checkpoint
     from tasks.tracking import console, mlflow_run, outbox

@@ -22,8 +22,7 @@ from tasks.advantage.advantages import has_reward_variance
 from tasks.config import GrpoConfig, Run
 from tasks.records import trajectory_numbers
 from tasks.seeds import derived_seed
-from tasks.tracking.mlflow_store import client
-from tasks.tracking.patience import try_to_send
+from tasks.tracking.mlflow_store import client, try_to_send
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo

@@ -195,7 +195,10 @@ def test_a_batch_is_a_dataset_of_the_run_once_also_after_an_outage(server: Serve
 
 def test_what_another_run_left_in_a_folder_is_not_sent(server: Server, tmp_path: Path) -> None:
     first, other = opened(server.url, "mine"), opened(server.url, "other")
-    left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
+    left = [
+        outbox.Entry(run_id=run.mlflow_run_id, time_ms=1000, step=1, metrics={"train/loss": 0.5})
+        for run in (first, other)
+    ]
     (tmp_path / "_pending.json").write_text(json.dumps([entry.to_dict() for entry in left]))
     outbox.flush_pending(first, [tmp_path])
     assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])
