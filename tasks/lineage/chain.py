@@ -92,9 +92,9 @@ def _link(policy: PolicyName, lineage: PolicyLineage, files: Files) -> PolicyLin
     batches = []
     for use in lineage.batches:
         uri = resolve_uri(use.uri, policy.uri)
-        batches.append(BatchLink(**(vars(use) | {"uri": uri}), state=_batch_state(uri, use.digest, files)))
+        batches.append(BatchLink(**{**vars(use), "uri": uri}, state=_batch_state(uri, use.digest, files)))
     state = REMOVED_WEIGHTS if files(policy.uri).exists(f"{policy.uri}/{REMOVED}") else KEPT
-    return PolicyLink(**(vars(lineage) | {"batches": batches}), uri=policy.uri, state=state)
+    return PolicyLink(**{**vars(lineage), "batches": batches}, uri=policy.uri, state=state)
 
 
 def _batch_state(uri: str, digest: str, files: Files) -> str:
