@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 
-from tasks.config import RolloutConfig, TrainingConfig, require
+from tasks.config import RolloutConfig, TrainingConfig
+from tasks.policy import refuse
 from tasks.policy.memory import GIB, cache_bytes, generator_role, scorer_role, training_role
-from tasks.policy.refusal import refuse
+from tasks.settings import require
 
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
