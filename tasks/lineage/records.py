@@ -4,9 +4,8 @@
     policies/00002 ──samples──► trajectories/00002 ──┴─groups of both, and policies/00003 itself──► policies/00004
 
 A batch names the policy that sampled it, a policy its parent and the batches that it was trained on. Their URIs are
-relative to the run's folder where they lie in it or beside it, so that it can be moved; where inputs come from object
-storage, as on a cluster, they are complete. The underscore hides the file from readers of Arrow datasets, and keeps it
-when a run removes the weights of a version.
+relative to the run's folder where they lie in it or beside it, so that it can be moved. The underscore hides the file
+from readers of Arrow datasets, and keeps it when a run removes the weights of a version.
 """
 
 import hashlib
@@ -34,10 +33,7 @@ class PolicyName(Record):
 
 @dataclass(frozen=True)
 class BatchLineage(Record):
-    """Where a batch comes from. Written by `rollout`, copied by the stages that add columns to the batch.
-
-    Example: `BatchLineage(iteration=3, sampled_by=PolicyName(version=3, …))`.
-    """
+    """Where a batch comes from. Example: `BatchLineage(iteration=3, sampled_by=PolicyName(version=3, …))`."""
 
     iteration: int
     sampled_by: PolicyName  # with lag 1 a version earlier than the iteration
@@ -63,8 +59,7 @@ class BatchUse(BatchLineage):
 class PolicyLineage(Record):
     """Where a policy comes from: version 0 has an origin, the others have a parent and batches.
 
-    Written by `initial_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
-    parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
+    Example: `PolicyLineage(version=4, digest="b2a1…", parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
     """
 
     version: int

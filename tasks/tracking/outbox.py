@@ -5,9 +5,9 @@
                                             ▼        │ the next stage that reads the result, the report at the latest
        save_pending ──► _pending.json beside a stage's result ──► load_pending
 
-A stage on a cluster is a process with a disk of its own, so what waits can leave it only with its outputs; on one
-machine it takes the same way. Every entry reaches the report on one path, in order. To send one twice changes nothing:
-a repeated stage draws no second point, and a policy is registered once.
+A stage on a cluster has a disk of its own, so what waits leaves it only with its outputs. Every entry reaches the
+report on one path, in order. To send one twice changes nothing: a repeated stage draws no second point, and a policy is
+registered once.
 """
 
 import json
@@ -70,19 +70,20 @@ def deliver(run: Run, entries: Iterable[Entry], exists: Exists | None = None) ->
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 
-    uri, shown = run.tracking_uri, mlflow_store.display_uri(run.tracking_uri)
+    uri = run.tracking_uri
+    at = f"MLflow at {mlflow_store.display_uri(uri)}"
     for one in entries:
         try:
             _send(uri, one, exists)
         except (MlflowException, RequestException) as error:
             _waiting.setdefault(run.mlflow_run_id, []).append(one)
             if _is_answer(error):
-                console.stage(f"MLflow at {shown} refuses: {str(error).splitlines()[0][:200]}")
+                console.stage(f"{at} refuses: {str(error).splitlines()[0][:200]}")
             elif mlflow_store.mark_away(uri):
-                console.stage(f"MLflow at {shown} is away; what it is to get is kept and sent later")
+                console.stage(f"{at} is away; what it is to get is kept and sent later")
         else:
             if mlflow_store.mark_back(uri):
-                console.stage(f"MLflow at {shown} is there again")
+                console.stage(f"{at} is there again")
 
 
 def _is_answer(error: Exception) -> bool:
@@ -124,10 +125,7 @@ def flush_pending(run: Run, folders: Sequence[Path], exists: Exists | None = Non
 
 
 def report_pending(run: Run, folders: Mapping[str, Path]) -> None:
-    """Print one sentence about what this process could not send after all.
-
-    `folders` are those that `flush_pending` read, by the names that people know.
-    """
+    """Print one sentence about what this process could not send; `folders` of `flush_pending` by the names shown."""
     waiting = _waiting.get(run.mlflow_run_id, [])
     if not waiting:
         return
