@@ -9,20 +9,18 @@ Only small files are read, wherever they lie: a chain over object storage moves 
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
-from fsspec import AbstractFileSystem
 
-from tasks.config import require
 from tasks.json_records import Record
 from tasks.lineage.records import LINEAGE, BatchUse, PolicyLineage, PolicyName, batch_digest, resolve_uri
 from tasks.policy.checkpoint import REMOVED
-
-Files = Callable[[str], AbstractFileSystem]  # the file system that holds a URI
+from tasks.policy.named import Files
+from tasks.settings import require
 
 TRAJECTORY = r"(\d{5})-\d{5}-\d+"
 KEPT, REMOVED_WEIGHTS, MISSING, CHANGED = "", "weights removed by its run", "missing", "changed since"
@@ -94,7 +92,7 @@ def _link(policy: PolicyName, lineage: PolicyLineage, files: Files) -> PolicyLin
     batches = []
     for use in lineage.batches:
         uri = resolve_uri(use.uri, policy.uri)
-        batches.append(BatchLink(**{**vars(use), "uri": uri, "state": _batch_state(uri, use.digest, files)}))
+        batches.append(BatchLink(**{**vars(use), "uri": uri}, state=_batch_state(uri, use.digest, files)))
     state = REMOVED_WEIGHTS if files(policy.uri).exists(f"{policy.uri}/{REMOVED}") else KEPT
     return PolicyLink(**{**vars(lineage), "batches": batches}, uri=policy.uri, state=state)
 

@@ -4,9 +4,8 @@
     policies/00002 ──samples──► trajectories/00002 ──┴─groups of both, and policies/00003 itself──► policies/00004
 
 A batch names the policy that sampled it, a policy its parent and the batches that it was trained on. Their URIs are
-relative to the run's folder where they lie in it or beside it, so that it can be moved; where inputs come from object
-storage, as on a cluster, they are complete. The underscore hides the file from readers of Arrow datasets, and keeps it
-when a run removes the weights of a version.
+relative to the run's folder where they lie in it or beside it, so that it can be moved. The underscore hides the file
+from readers of Arrow datasets, and keeps it when a run removes the weights of a version.
 """
 
 import hashlib
@@ -34,27 +33,22 @@ class PolicyName(Record):
 
 @dataclass(frozen=True)
 class BatchLineage(Record):
-    """Where a batch comes from. Written by `rollout`, copied by the stages that add columns to the batch.
-
-    Example: `BatchLineage(iteration=3, sampled_by=PolicyName(version=3, …))`.
-    """
+    """Where a batch comes from. Example: `BatchLineage(iteration=3, sampled_by=PolicyName(version=3, …))`."""
 
     iteration: int
     sampled_by: PolicyName  # with lag 1 a version earlier than the iteration
 
 
 @dataclass(frozen=True)
-class BatchUse(Record):
+class BatchUse(BatchLineage):
     """What a training took from a batch.
 
-    Example: `BatchUse(uri="trajectories/00003", digest="77ab…", iteration=3, sampled_by=PolicyName(…), episodes=1536,
+    Example: `BatchUse(iteration=3, sampled_by=PolicyName(…), uri="trajectories/00003", digest="77ab…", episodes=1536,
     groups=768, age=0, used=["00003-00001", "00003-00007", …])`.
     """
 
     uri: str
     digest: str  # `batch_digest` of its folder
-    iteration: int
-    sampled_by: PolicyName
     episodes: int
     groups: int
     age: int  # policy versions between the one that sampled it and the one that was trained
@@ -65,8 +59,7 @@ class BatchUse(Record):
 class PolicyLineage(Record):
     """Where a policy comes from: version 0 has an origin, the others have a parent and batches.
 
-    Written by `initial_policy` and `train`. Example: `PolicyLineage(version=4, digest="b2a1…",
-    parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
+    Example: `PolicyLineage(version=4, digest="b2a1…", parent=PolicyName(version=3, …), batches=[BatchUse(…)])`.
     """
 
     version: int

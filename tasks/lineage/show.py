@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tasks.folders import shown
+from tasks.folders import display_path
 from tasks.lineage.chain import BatchLink, PolicyLink, TrajectoryLink
 
 DIGITS = 12  # of a digest, enough to tell policies apart
@@ -25,13 +25,13 @@ def chain_lines(chain: Sequence[PolicyLink]) -> list[Text]:
 
 
 def _line(said: tuple[str, str], link: PolicyLink | BatchLink, origin: str = "") -> Text:
-    rest = (origin, "green"), (f"({link.state})" if link.state else "", "yellow")
-    parts = [said, (link.digest[:DIGITS], "dim"), (_shown(link.uri), ""), *rest]
+    state = f"({link.state})" if link.state else ""
+    parts = [said, (link.digest[:DIGITS], "dim"), (_shown(link.uri), ""), (origin, "green"), (state, "yellow")]
     return Text("  ").join(Text(text, style) for text, style in parts if text)
 
 
 def trajectory_lines(found: TrajectoryLink) -> list[Text]:
-    """One trajectory: who sampled it on which task, its reward, who learned from it, and the conversation."""
+    """One trajectory: its task and reward, the policies that sampled it and learned from it, the conversation."""
     by, learned = found.sampled_by, ", ".join(f"policy {version}" for version in found.learned_by)
     reward = "none, it was dropped" if found.reward is None else f"{found.reward:+g}, {found.finish_reason}"
     facts = {
@@ -56,4 +56,4 @@ def _fact(name: str, value: str, style: str) -> Text:
 
 
 def _shown(uri: str) -> str:
-    return uri if "://" in uri else shown(Path(uri))
+    return uri if "://" in uri else display_path(Path(uri))

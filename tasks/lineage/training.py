@@ -1,4 +1,4 @@
-"""What a training stage leaves of its lineage: beside the policy that it made, and as datasets of the MLflow run."""
+"""What a training leaves of its lineage: beside each policy that it makes, and as datasets of the MLflow run."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -6,21 +6,28 @@ from pathlib import Path
 
 from tasks.config import Run
 from tasks.folders import run_folder
-from tasks.lineage.records import (
-    BatchLineage,
-    BatchUse,
-    PolicyLineage,
-    PolicyName,
-    batch_digest,
-    read,
-    stored_uri,
-    write,
-)
-from tasks.policy.checkpoint import read_manifest
+from tasks.lineage import records
+from tasks.lineage.records import BatchLineage, BatchUse, PolicyLineage, PolicyName, batch_digest, stored_uri
+from tasks.policy import hub
+from tasks.policy.checkpoint import Manifest, read_manifest
 from tasks.records import read_batch, read_schema, trajectory_numbers
 from tasks.tracking import outbox
 
 DIGITS = 36  # of a digest that MLflow holds; the profile has all
+
+
+def record_initial(run: Run, folder: Path, policy: str, source: Path, manifest: Manifest) -> None:
+    """Write beside policy 0 of a run, in `folder`, that it is what a user named `policy`, copied from `source`.
+
+    Where that is itself a policy of a training, it becomes the parent, so that the chain continues there.
+    """
+    parent, origin, record = None, f"made on the spot: tiny, seed {run.seed}", source / "policy.json"
+    if policy != "tiny":
+        from_hub = hub.is_hub_name(policy)
+        origin = f"{policy} from the hub, commit {source.name}" if from_hub else f"a copy of {policy}"
+        if record.is_file():
+            parent = records.named(Manifest.from_json(record.read_text()), str(source), run_folder(run.name))
+    records.write(folder, PolicyLineage(version=0, digest=manifest.digest, parent=parent, origin=origin))
 
 
 def record_training(
@@ -34,13 +41,12 @@ def record_training(
     manifest, home, chosen = read_manifest(policy), run_folder(run.name), set(group_ids)
     uses = {}
     for uri, folder in batches.items():
-        lineage, rows = read(folder, BatchLineage), read_batch(folder, ["trajectory_id", "group_id"])
+        lineage, rows = records.read(folder, BatchLineage), read_batch(folder, ["trajectory_id", "group_id"])
         groups = set(rows["group_id"].to_pylist())
         uses[uri] = BatchUse(
             uri=stored_uri(uri, home),
             digest=batch_digest(folder),
-            iteration=lineage.iteration,
-            sampled_by=lineage.sampled_by,
+            **vars(lineage),
             episodes=len(trajectory_numbers(rows)[1]),
             groups=len(groups),
             age=manifest.version - 1 - lineage.sampled_by.version,
@@ -50,7 +56,7 @@ def record_training(
     uses = {uri: use for uri, use in uses.items() if use.used or use.iteration == newest}
     name = PolicyName(version=manifest.version - 1, digest=manifest.parent, uri=stored_uri(parent, home))
     made = PolicyLineage(version=manifest.version, digest=manifest.digest, parent=name, batches=list(uses.values()))
-    write(policy, made)
+    records.write(policy, made)
     log_datasets(run, uses, batches, manifest.version)
 
 
@@ -72,4 +78,4 @@ def log_datasets(run: Run, uses: Mapping[str, BatchUse], folders: Mapping[str, P
             "sampled_by_policy": str(use.sampled_by.version),
             "trained_policy": str(trained_version),
         }
-        outbox.deliver(run, [outbox.entry(run, dataset=dataset, tags=tags)])
+        outbox.send(run, dataset=dataset, tags=tags)

@@ -7,7 +7,7 @@ key is refused by name before any work, without torch.
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.config import require
+from tasks.settings import require
 
 NO = (False, None)
 EVERYWHERE: dict[str, tuple[object, ...]] = {
@@ -76,18 +76,16 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     _check(part in (None, 1), "partial_rotary_factor", part, "1.0")
     for key in LLAMA3_SCALING if given["rope_type"] == "llama3" else ():
         number = given.get(key)
-        fine = isinstance(number, int | float) and number > 0
-        _check(fine, key, number, "more than 0, with rope_type llama3")
+        _check(isinstance(number, int | float) and number > 0, key, number, "more than 0, with rope_type llama3")
 
 
 def check_head_size(config: Mapping[str, Any]) -> None:
     """Raise ValueError where this machine has no accelerator, and vLLM's attention on a CPU no heads of such a size."""
-    size = head_size(config)
-    if size in CPU_HEAD_SIZES:
-        return
-    import torch  # a second, so only where it matters
+    if (size := head_size(config)) not in CPU_HEAD_SIZES:
+        import torch  # a second, so only where it matters
 
-    _check(torch.accelerator.is_available(), "head_dim", size, f"{_listed(CPU_HEAD_SIZES)} where vLLM runs on a CPU")
+        allowed = f"{_listed(CPU_HEAD_SIZES)} where vLLM runs on a CPU"
+        _check(torch.accelerator.is_available(), "head_dim", size, allowed)
 
 
 def check_shares(config: Mapping[str, Any], tensor_parallel: int) -> None:

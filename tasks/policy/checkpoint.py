@@ -17,10 +17,9 @@ from typing import Any
 
 from tasks.folders import atomic_directory
 from tasks.json_records import Record
+from tasks.policy import refuse
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
-from tasks.policy.refusal import refuse
-from tasks.policy.vocabulary import check_vocabulary
-from tasks.policy.weights import INDEX, files_in_index, stored_tensors, weights_dtype
+from tasks.policy.contents import INDEX, check_vocabulary, files_in_index, stored_tensors, weights_dtype
 
 REMOVED = "_removed.txt"  # all that is left of a version that a run did not keep
 SETTLED_NS = 2_000_000_000  # after this time a further write changes a file's modification time
@@ -88,8 +87,7 @@ def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] |
     """The config.json of a Hugging Face directory that this project can train.
 
     `name` is what the user called it, its path unless given; `weights` the names of its weight files where they are not
-    there yet. Raises ValueError, in one sentence, for a directory that is missing, incomplete, or of another
-    architecture, and for settings of its architecture that are not supported here.
+    there yet. Raises ValueError, in one sentence, for what is missing, incomplete or not supported.
     """
     name = name or str(folder)
     allowed = f'"tiny" or a directory with a Hugging Face checkpoint of {" or ".join(ARCHITECTURES)}'
@@ -102,28 +100,22 @@ def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] |
         refuse(name, f" of architecture {config.get('model_type')}", allowed)
     if not (folder / "tokenizer.json").is_file():
         refuse(name, ", which has no tokenizer.json", f"{allowed}, with its tokenizer")
-    if not _has_chat_template(folder):
+    template = folder / "tokenizer_config.json"  # which may hold it
+    in_config = template.is_file() and json.loads(template.read_text()).get("chat_template")
+    if not in_config and not (folder / "chat_template.jinja").is_file():
         refuse(name, ", whose tokenizer has no chat template", f"{allowed} for chat")
-    here = weights is None
-    weights = [path.name for path in folder.glob("*.safetensors")] if weights is None else weights
-    if not weights:
+    names = {path.name for path in folder.glob("*.safetensors")} if weights is None else set(weights)
+    if not names:
         refuse(name, ", which has no *.safetensors weights", allowed)
-    if missing := ", ".join(sorted(files_in_index(folder) - set(weights))):
+    if missing := ", ".join(sorted(files_in_index(folder) - names)):
         refuse(name, f", whose {INDEX} names {missing}, which is not there", f"{allowed}, with all of its weights")
     check_architecture(config)
     check_vocabulary(folder, name, config["vocab_size"])
-    if here:
+    if weights is None:
         stored_tensors(folder)
-    if here or config.get("dtype") or config.get("torch_dtype"):
+    if weights is None or config.get("dtype") or config.get("torch_dtype"):
         weights_dtype(folder, config)
     return config
-
-
-def _has_chat_template(folder: Path) -> bool:
-    path = folder / "tokenizer_config.json"
-    return (folder / "chat_template.jinja").is_file() or (
-        path.is_file() and bool(json.loads(path.read_text()).get("chat_template"))
-    )
 
 
 def import_checkpoint(source: Path, target: Path) -> Manifest:

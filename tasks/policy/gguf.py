@@ -13,8 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tasks.config import require
 from tasks.folders import atomic_directory
+from tasks.settings import require
 
 
 def find_gguf(source: str) -> Path:
@@ -51,7 +51,7 @@ def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> str:
 
 
 def main() -> None:
-    """Import one file from the command line, unless it was imported before."""
+    """Import one file from the command line, unless the target is there."""
     parser = argparse.ArgumentParser(description="Turn a GGUF file into a Hugging Face checkpoint.")
     parser.add_argument("source", help="a .gguf file, or an installed package that carries one")
     parser.add_argument("target", type=Path, help="the directory to write; not changed where it is there")
@@ -64,9 +64,7 @@ def main() -> None:
     if given.target.exists():
         print(f"{given.target} is there already, and left as it is")
         return
-    os.environ["TQDM_DISABLE"] = (
-        "1"  # read when transformers imports tqdm; otherwise there is a bar for each tensor and file
-    )
+    os.environ["TQDM_DISABLE"] = "1"  # read when transformers imports tqdm: no bar for each tensor and file
     print(f"{given.target} is {file.name} now: {import_gguf(file, given.target, given.dtype)}")
 
 

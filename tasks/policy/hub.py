@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from tasks.policy.refusal import refuse
+from tasks.policy import refuse
 from tasks.time_limit import within
 
 ANSWER_SECONDS = 10.0
@@ -43,18 +43,14 @@ def is_hub_name(policy: str) -> bool:
 
 
 def look(policy: str) -> tuple[Path, list[str]]:
-    """A folder with all of a repository's checkpoint but its weights, and the names of the weight files.
-
-    Raises ValueError, in one sentence, for what `fetch` refuses.
-    """
+    """A folder with all of a repository's checkpoint but its weights, and the names of these; raises as `fetch`."""
     return _snapshot(policy, SMALL)
 
 
 def fetch(policy: str) -> Path:
     """A folder with a repository's config.json, tokenizer and safetensors, downloaded where they are not there yet.
 
-    Raises ValueError, in one sentence and within about 10 s, for a hub that does not answer, a repository or revision
-    that is not there, and one that asks for a token.
+    Raises ValueError, within about 10 s, for a hub, a repository or a revision that is not there or not open.
     """
     return _snapshot(policy, (*SMALL, WEIGHTS))[0]
 
@@ -75,21 +71,14 @@ def _snapshot(policy: str, patterns: tuple[str, ...]) -> tuple[Path, list[str]]:
         constants.HF_HUB_OFFLINE = False
     try:
         try:  # once, because the hub's own retries take a minute
-            info = within(
-                ANSWER_SECONDS, lambda: HfApi().model_info(repo, revision=revision, timeout=ANSWER_SECONDS / 2)
-            )
+            info = within(ANSWER_SECONDS, lambda: HfApi().model_info(repo, revision=revision, timeout=5))
             names = [file.rfilename for file in info.siblings or []]
         except (httpx.TransportError, errors.OfflineModeIsEnabled, TimeoutError):
             names, patterns = None, (*SMALL, WEIGHTS)
-        found = snapshot_download(
-            repo,
-            revision=revision,
-            allow_patterns=list(patterns),
-            ignore_patterns=FOLDERS,
-            local_files_only=names is None,
-        )
-        names = [path.name for path in Path(found).glob(WEIGHTS)] if names is None else names
-        return Path(found), [name for name in names if Path(name).match(WEIGHTS) and "/" not in name]
+        wanted = {"allow_patterns": list(patterns), "ignore_patterns": FOLDERS, "local_files_only": names is None}
+        found = Path(snapshot_download(repo, revision=revision, **wanted))
+        names = [path.name for path in found.glob(WEIGHTS)] if names is None else names
+        return found, [name for name in names if Path(name).match(WEIGHTS) and "/" not in name]
     except errors.GatedRepoError:
         why = f"which is gated: accept its terms at {constants.ENDPOINT}/{repo} and set HF_TOKEN"
     except errors.RevisionNotFoundError:

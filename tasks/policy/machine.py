@@ -1,4 +1,4 @@
-"""What memory this machine has left, and the refusal of what will not fit: compares the estimates of `memory.py`."""
+"""Compares the estimates of `memory.py` with the memory that this machine has left, and refuses what will not fit."""
 
 import gc
 import json
@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 
-from tasks.config import RolloutConfig, TrainingConfig, require
+from tasks.config import RolloutConfig, TrainingConfig
+from tasks.policy import refuse
 from tasks.policy.memory import GIB, cache_bytes, generator_role, scorer_role, training_role
-from tasks.policy.refusal import refuse
+from tasks.settings import require
 
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -36,19 +37,16 @@ def check_room(needs: Mapping[str, float], policy: object) -> None:
 
 def check_cache(config_json: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float) -> None:
     """Raise ValueError where vLLM's attention cache on a CPU would not hold the longest episode."""
-    needed = cache_bytes(config_json, rollout)
-    require(
-        bool(gpu) or needed <= rollout.kv_cache_gib * GIB,
-        "rollout.kv_cache_gib",
-        rollout.kv_cache_gib,
-        f"{math.ceil(needed / GIB)} or more, as vLLM wants room for an episode of rollout.max_episode_tokens, "
-        f"{rollout.max_episode_tokens or config_json['max_position_embeddings']}",
-    )
+    needed, given = cache_bytes(config_json, rollout), rollout.kv_cache_gib
+    longest = rollout.max_episode_tokens or config_json["max_position_embeddings"]
+    room = f"room for an episode of rollout.max_episode_tokens, {longest}"
+    allowed = f"{math.ceil(needed / GIB)} or more, as vLLM wants {room}"
+    require(bool(gpu) or needed <= given * GIB, "rollout.kv_cache_gib", given, allowed)
 
 
 def check_generator(policy: Path, rollout: RolloutConfig) -> None:
     """Raise ValueError when a new engine for `policy` does not fit beside what this process already has."""
-    config_json, gpu = _config_json(policy), gpu_bytes()
+    config_json, gpu = json.loads((policy / "config.json").read_text()), gpu_bytes()
     check_cache(config_json, rollout, gpu=gpu)
     check_room({"generator": sum(generator_role(config_json, rollout, gpu=gpu))}, policy)
 
@@ -59,8 +57,8 @@ def check_trainer(policy: Path, training: TrainingConfig, *, scores_only: bool =
     Ranks that share a machine ask at the same time, each for itself, so together they may not fit.
     """
     role, name = (scorer_role, "reference") if scores_only else (training_role, "training")
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    check_room({name: sum(role(_config_json(policy), training, 1, ranks=ranks))}, policy)
+    config_json, ranks = json.loads((policy / "config.json").read_text()), int(os.environ.get("WORLD_SIZE", "1"))
+    check_room({name: sum(role(config_json, training, 1, ranks=ranks))}, policy)
 
 
 def check_ranks(training: TrainingConfig) -> None:
@@ -70,10 +68,6 @@ def check_ranks(training: TrainingConfig) -> None:
     gpus, ranks = torch.cuda.device_count(), training.ranks // training.nodes
     allowed = f"at most {gpus} on each of training.nodes = {training.nodes}, a GPU for every rank"
     require(ranks <= gpus or gpus == 0, "training.ranks", training.ranks, allowed)
-
-
-def _config_json(policy: Path) -> dict[str, Any]:
-    return json.loads((policy / "config.json").read_text())
 
 
 def listed(needs: Mapping[str, float]) -> str:
@@ -110,19 +104,17 @@ def cgroup_left() -> float:
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
+        limit, usage = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
         base = GROUPS / controllers
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):  # in a container the path is the host's, and only the base is here
-            limit, taken = (folder / name for name in names)
-            if limit.is_file() and (bound := limit.read_text().strip()) != "max":
-                left = min(left, int(bound) - int(taken.read_text()) + _reclaimable(folder / "memory.stat"))
-            if folder == base:
+            if not folder.is_relative_to(base):
                 break
+            files = {name: folder / f"memory.{name}" for name in (limit, usage, "stat")}
+            found = {name: file.read_text() for name, file in files.items() if file.is_file()}
+            if found.get(limit, "max").strip() != "max":
+                stat = dict(entry.split() for entry in found.get("stat", "").splitlines())
+                # Version 1 has both: with all groups below, and alone.
+                reclaimable = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+                left = min(left, int(found[limit]) - int(found[usage]) + int(reclaimable))
     return left
-
-
-def _reclaimable(stat: Path) -> int:
-    known = dict(line.split() for line in stat.read_text().splitlines()) if stat.is_file() else {}
-    # Version 1 has both: with all groups below, and alone.
-    return int(known.get("total_inactive_file", known.get("inactive_file", 0)))

@@ -1,7 +1,6 @@
-"""How much memory a policy will take, from its config.json and the settings, before any of it is loaded.
+"""How much memory each role of a run will take, from a policy's config.json and the settings, before it is loaded.
 
-Estimates of each role: what it holds while it is warm, and what it adds while it works. Stages that share a process
-work one at a time. Axes in comments: V vocabulary, K sampled tokens.
+Stages that share a process work one at a time. Axes in comments: V vocabulary, K sampled tokens.
 """
 
 from collections.abc import Mapping
@@ -30,24 +29,19 @@ class Role(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a policy; `queries` and `keys` are dimensions of all heads of a block together.
-
-    Example, Qwen2.5-1.5B: `Sizes(dim=1536, hidden=8960, layers=28, head=128, queries=1536, keys=256,
-    embeddings=233373696, tied=True)`.
-    """
+    """The sizes of a policy; of Qwen2.5-1.5B: `Sizes(1536, 8960, 28, 128, 1536, 256, 233373696, True)`."""
 
     dim: int
     hidden: int
     layers: int
     head: int
-    queries: int
+    queries: int  # dimensions of all heads of a block together
     keys: int
     embeddings: int  # numbers in the embedding matrix, and in an output head that is not tied to it
     tied: bool
 
 
 def sizes(config: Mapping[str, Any]) -> Sizes:
-    """The sizes in a config.json."""
     dim, head = config["hidden_size"], head_size(config)
     queries, keys = config["num_attention_heads"] * head, kv_heads(config) * head
     embeddings, tied = config["vocab_size"] * dim, bool(config.get("tie_word_embeddings", False))
@@ -86,10 +80,7 @@ def block_bytes(config: Mapping[str, Any], training: TrainingConfig) -> int:
 
 
 def sampled_tokens(training: TrainingConfig, max_tokens: int) -> int:
-    """K, sampled tokens of one forward pass: as if each trajectory of a step had one reply of `max_tokens`.
-
-    A trajectory may have several replies, and most are shorter. A pass never has more than `rows` x `seq_len`.
-    """
+    """K, sampled tokens of one forward pass: as if each trajectory of a step had one reply of `max_tokens`."""
     return min(training.rows * training.seq_len, training.minibatch_size * max_tokens)
 
 
@@ -101,7 +92,6 @@ def training_role(
     The weights are float32 always, in equal parts over `ranks`; in bfloat16 those of a block are cast while it works.
     Frozen weights have neither gradients nor moments. The copy is what the optimizer's square roots and the gathered
     export take; with lag 1 a second scorer has the sampler's weights. Neither exists at the same time as activations.
-    Prompts that share a row change nothing: no pass has more than `rows` x `seq_len` tokens.
     """
     of = sizes(config)
     whole = parameters(config) * FLOAT32
@@ -119,16 +109,15 @@ def scorer_role(config: Mapping[str, Any], training: TrainingConfig, max_tokens:
     tokens = training.score_rows * training.seq_len
     sampled = min(tokens, sampled_tokens(training, max_tokens) * training.score_rows / training.rows)
     logits = SCORED_LOGITS * sampled * config["vocab_size"] * FLOAT32
-    work = tokens * block_bytes(config, training) + logits
-    return Role(resident=parameters(config) * FLOAT32 / ranks, working=HEAP * work)
+    work = HEAP * (tokens * block_bytes(config, training) + logits)
+    return Role(resident=parameters(config) * FLOAT32 / ranks, working=work)
 
 
 def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float = 0) -> Role:
     """vLLM: weights with an output head of their own, and the attention cache.
 
     On top come the logits of what is sampled at once and a block's activations of the prompts, or the next version's
-    weights while they are read. On a GPU of `gpu` bytes it takes its share whatever the policy; weights that are more
-    than the share do not fit.
+    weights while they are read. Of a GPU of `gpu` bytes it takes its share, and more weights than that do not fit.
     """
     of = sizes(config)
     weights = (parameters(config) + of.tied * of.embeddings) * BYTES[rollout.dtype]
@@ -139,7 +128,7 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
     prompts = max(PREFILLED, config["max_position_embeddings"])
     prefill = prompts * (3 * of.hidden + 4 * of.dim) * BYTES[rollout.dtype]
     working = max(logits + prefill, parameters(config) * FLOAT32)
-    return Role(resident=HEAP * weights + rollout.kv_cache_gib * GIB, working=working)
+    return Role(HEAP * weights + rollout.kv_cache_gib * GIB, working)
 
 
 def cache_bytes(config: Mapping[str, Any], rollout: RolloutConfig) -> int:
@@ -157,13 +146,11 @@ def expected(config_json: Mapping[str, Any], config: GrpoConfig, *, lag: int = 0
     ranks = config.training.ranks
     training = training_role(config_json, config.training, config.rollout.max_tokens, ranks=ranks, lag=lag)
     alike = 1 if gpu else ranks  # where there are GPUs each rank has one, else all share the machine
-    roles = {
-        "training": Role(alike * training.resident, alike * training.working),
-        "generator": generator_role(config_json, config.rollout, gpu=gpu),
-    }
+    roles = {"training": Role(alike * training.resident, alike * training.working)}
+    roles["generator"] = generator_role(config_json, config.rollout, gpu=gpu)
     if config.algorithm.kl_coefficient:
         roles["reference"] = scorer_role(config_json, config.training, config.rollout.max_tokens)
     if not gpu:
         roles["libraries"] = Role(LIBRARIES, 0)
-    held = {name: role.resident for name, role in roles.items()}
-    return {**held, "working": max(role.working for role in roles.values())}
+    working = max(role.working for role in roles.values())
+    return {**{name: role.resident for name, role in roles.items()}, "working": working}

@@ -13,9 +13,9 @@ from fsspec.core import url_to_fs
 
 from tasks.folders import remove_at_exit
 from tasks.json_records import Record
+from tasks.policy import refuse
 from tasks.policy.checkpoint import Manifest, read_manifest
 from tasks.policy.hub import SMALL, WEIGHTS
-from tasks.policy.refusal import refuse
 
 REGISTRY = "models:/"
 Files = Callable[[str], AbstractFileSystem]  # the file system that holds a URI
@@ -56,17 +56,15 @@ def find(policy: str, files: Files = files_of) -> Source:
     from tasks.tracking import mlflow_store, registry
 
     version = registry.find(mlflow_store.tracking_uri(), policy)
+    uri, allowed = version.uri, "a version whose directory was kept"
     name = policy if policy == version.name else f"{policy} ({version.name})"
-    allowed = "a version whose directory was kept"
-    if not is_there(version.uri, files):
-        refuse(name, f", whose directory {version.uri} is not there any more", allowed)
-    if is_remote(version.uri):
-        manifest = Manifest.from_json(files(version.uri).cat_file(_manifest_of(version.uri)))
-    else:
-        manifest = read_manifest(Path(version.uri))
+    if not is_there(uri, files):
+        refuse(name, f", whose directory {uri} is not there any more", allowed)
+    remote = is_remote(uri)
+    manifest = Manifest.from_json(files(uri).cat_file(_manifest_of(uri))) if remote else read_manifest(Path(uri))
     if version.digest not in ("", manifest.digest):
-        refuse(name, f", whose directory {version.uri} holds another policy by now", allowed)
-    return Source(given=policy, uri=version.uri, version=version.name, digest=manifest.digest)
+        refuse(name, f", whose directory {uri} holds another policy by now", allowed)
+    return Source(given=policy, uri=uri, version=version.name, digest=manifest.digest)
 
 
 def is_there(uri: str, files: Files = files_of) -> bool:

@@ -13,7 +13,7 @@ from tasks.stages import CACHE_VERSION, stage_context, stage_folder, stage_secon
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
 def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     """Policy 0: `tiny`, made on the spot, or a copy of the checkpoint that the run's `policy` names."""
-    from tasks.lineage.initial import record_initial
+    from tasks.lineage.training import record_initial
     from tasks.policy import hub
     from tasks.policy.checkpoint import import_checkpoint
     from tasks.tracking import console, mlflow_run, outbox
@@ -24,13 +24,9 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
             from tasks.training.cold_start import tiny_policy  # takes seconds, and only `tiny` needs it
 
             console.stage("policy tiny: cold start")
+            thinking, options = config.rollout.thinking, config.rollout.environment_options
             source = tiny_policy(
-                config.tiny,
-                config.training,
-                run.environment,
-                run.seed,
-                thinking=config.rollout.thinking,
-                options=config.rollout.environment_options,
+                config.tiny, config.training, run.environment, run.seed, thinking=thinking, options=options
             )
         elif hub.is_hub_name(run.policy):
             console.stage(f"policy {run.policy}: from the hub")
@@ -49,11 +45,11 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
 def fetched(uri: str) -> Path:
     """The directory of a policy on this machine; one in object storage is downloaded, and must be complete."""
     from tasks.policy.checkpoint import read_manifest
-    from tasks.policy.named import is_remote, is_there
+    from tasks.policy.named import is_remote
 
     if not is_remote(uri):
         return Path(uri)
     folder = Path(FlyteDirectory.from_source(uri).download())
-    if is_there(str(folder)):
+    if (folder / "policy.json").is_file():
         read_manifest(folder)
     return folder

@@ -1,8 +1,7 @@
 """The policy `tiny`: a Qwen3 checkpoint made on the spot, small enough to learn on a laptop.
 
-Everything about it is ordinary (config.json, safetensors, a ByteLevel BPE tokenizer with a ChatML template), so that
-transformers, vLLM and TorchTitan open it like any other. Its weights are random; the supervised cold start in
-`tasks/training/cold_start.py` teaches it to answer at all.
+It has the files of any other (config.json, safetensors, a ByteLevel BPE tokenizer with a ChatML template). Its weights
+are random; the supervised cold start in `tasks/training/cold_start.py` teaches it to answer at all.
 """
 
 from collections.abc import Iterable
@@ -34,12 +33,9 @@ def make_tokenizer(texts: Iterable[str], folder: Path) -> int:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     chat = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        model_max_length=POSITIONS,
-        chat_template=CHAT_TEMPLATE,
+        tokenizer_object=tokenizer, model_max_length=POSITIONS, chat_template=CHAT_TEMPLATE, **ends
     )
     chat.save_pretrained(folder)
     return len(chat)

@@ -23,7 +23,6 @@ TOKEN_TAG = "grpo.token"
 FAILURE_TAG = "failure"
 DROPPED = "health/dropped_non_finite"
 CONFIG = "config.json"  # among the run's artifacts
-PARAMS_AT_ONCE = 100  # that MLflow takes in one request
 
 
 def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object], tags: Mapping[str, str]) -> str:
@@ -33,11 +32,10 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
     another value than its first attempt, the tag `resumed.<parameter>` holds the new one. A value that is longer than
     MLflow takes is cut, with a note that says so.
 
-    Raises ValueError when a server does not answer within 15 s, the address is of an unknown kind, or the folder of the
-    SQLite file cannot be written.
+    Raises ValueError, within 15 s, for a store that cannot be used.
     """
-    from mlflow.entities import Param
-    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
+    from mlflow.entities import Param, RunTag
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
 
     check_reachable(uri)
     given = {key: _cut(str(value), MAX_PARAM_VAL_LENGTH) for key, value in parameters.items()}
@@ -46,15 +44,15 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
         found = mlflow.search_runs([home], f"tags.`{TOKEN_TAG}` = '{token}'", max_results=1)
         run = found[0] if found else mlflow.create_run(home, run_name=name, tags={TOKEN_TAG: token})
         run_id, known = run.info.run_id, run.data.params
-        if found:
-            mlflow.update_run(run_id, status="RUNNING")
+        mlflow.update_run(run_id, status="RUNNING")
         if FAILURE_TAG in run.data.tags:
             mlflow.delete_tag(run_id, FAILURE_TAG)
         changed = {f"resumed.{key}": value for key, value in given.items() if known.get(key, value) != value}
-        _set_tags(uri, run_id, {**started_by(), **tags, **git_state(), **library_versions(), **changed})
+        tags = {**started_by(), **tags, **git_state(), **library_versions(), **changed}
+        mlflow.log_batch(run_id, tags=[RunTag(key, _fitting(value)) for key, value in tags.items()])
         new = [Param(key, value) for key, value in given.items() if key not in known]
-        for start in range(0, len(new), PARAMS_AT_ONCE):
-            mlflow.log_batch(run_id, params=new[start : start + PARAMS_AT_ONCE])
+        for start in range(0, len(new), MAX_PARAMS_TAGS_PER_BATCH):
+            mlflow.log_batch(run_id, params=new[start : start + MAX_PARAMS_TAGS_PER_BATCH])
     return run_id
 
 
@@ -81,14 +79,14 @@ def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
     `health/dropped_non_finite`, which exists only where something was dropped.
     """
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-    if len(finite) < len(metrics):
-        finite[DROPPED] = float(len(metrics) - len(finite))
-    outbox.deliver(run, [outbox.entry(run, step=step, metrics=finite)])
+    if dropped := len(metrics) - len(finite):
+        finite[DROPPED] = float(dropped)
+    outbox.send(run, step=step, metrics=finite)
 
 
 def log_tags(run: Run, tags: Mapping[str, str]) -> None:
     """Set tags of the run."""
-    outbox.deliver(run, [outbox.entry(run, tags=dict(tags))])
+    outbox.send(run, tags=dict(tags))
 
 
 def describe(run: Run, markdown: str) -> None:
@@ -98,17 +96,17 @@ def describe(run: Run, markdown: str) -> None:
 
 def log_file(run: Run, path: Path, folder: str = "") -> None:
     """Copy a file, which must stay where it is until the stage ends, into a folder of the run's artifacts."""
-    outbox.deliver(run, [outbox.entry(run, file=str(path), folder=folder)])
+    outbox.send(run, file=str(path), folder=folder)
 
 
-def register_policy(run: Run, policy: Candidate, exists: Exists = lambda uri: True) -> None:
+def register_policy(run: Run, policy: Candidate, exists: Exists | None = None) -> None:
     """Make the policy a version in the model registry; `exists` as in `registry.register`."""
-    outbox.deliver(run, [outbox.entry(run, policy=policy)], exists)
+    outbox.send(run, policy=policy, exists=exists)
 
 
 def finish(run: Run) -> None:
     """Mark the run FINISHED."""
-    outbox.deliver(run, [outbox.entry(run, status="FINISHED")])
+    outbox.send(run, status="FINISHED")
 
 
 def fail(uri: str, run_id: str, reason: str) -> None:
@@ -122,27 +120,20 @@ def note_shard(run: Run, stage: str, shard: int, lost: str) -> int:
 
     Returns how many shards of the stage are lost.
     """
-    mlflow = client(run.tracking_uri)
-    prefix = f"lost.{stage.replace(' ', '.')}."
+    mlflow, run_id, prefix = client(run.tracking_uri), run.mlflow_run_id, f"lost.{stage.replace(' ', '.')}."
     if lost:
-        mlflow.set_tag(run.mlflow_run_id, f"{prefix}{shard}", _fitting(lost))
-    tags = {tag for tag in mlflow.get_run(run.mlflow_run_id).data.tags if tag.startswith(prefix)}
+        mlflow.set_tag(run_id, f"{prefix}{shard}", _fitting(lost))
+    tags = {tag for tag in mlflow.get_run(run_id).data.tags if tag.startswith(prefix)}
     if not lost and f"{prefix}{shard}" in tags:
-        mlflow.delete_tag(run.mlflow_run_id, f"{prefix}{shard}")
+        mlflow.delete_tag(run_id, f"{prefix}{shard}")
         tags.remove(f"{prefix}{shard}")
     return len(tags)
 
 
-def _set_tags(uri: str, run_id: str, tags: Mapping[str, str]) -> None:
-    from mlflow.entities import RunTag
-
-    client(uri).log_batch(run_id, tags=[RunTag(key, _fitting(value)) for key, value in tags.items()])
-
-
-def _fitting(text: str) -> str:
+def _fitting(tag: str) -> str:
     from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
 
-    return _cut(text, MAX_TAG_VAL_LENGTH)
+    return _cut(tag, MAX_TAG_VAL_LENGTH)
 
 
 def _cut(value: str, limit: int) -> str:

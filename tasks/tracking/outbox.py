@@ -5,9 +5,9 @@
                                             ▼        │ the next stage that reads the result, the report at the latest
        save_pending ──► _pending.json beside a stage's result ──► load_pending
 
-A stage on a cluster is a process with a disk of its own, so what waits can leave it only with its outputs; on one
-machine it takes the same way. Every entry reaches the report on one path, in order. To send one twice changes nothing:
-a repeated stage draws no second point, and a policy is registered once.
+A stage on a cluster has a disk of its own, so what waits leaves it only with its outputs. Every entry reaches the
+report on one path, in order. To send one twice changes nothing: a repeated stage draws no second point, and a policy is
+registered once.
 """
 
 import json
@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.config import Run
 from tasks.json_records import Record
-from tasks.tracking import console, mlflow_store, registry
+from tasks.tracking import console, mlflow_store
+from tasks.tracking.registry import Candidate, Exists, register
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,16 +45,16 @@ class Entry(Record):
     dataset: dict[str, str] = field(default_factory=dict)  # a batch that the run was trained on: MLflow's Dataset
     file: str = ""  # path of a file to copy; in PENDING relative to its folder
     folder: str = ""  # of the run's artifacts, where the copy goes
-    policy: registry.Candidate | None = None  # to register
+    policy: Candidate | None = None  # to register
     status: str = ""  # of the whole run
 
 
 _waiting: dict[str, list[Entry]] = {}  # what this process could not send, by run
 
 
-def entry(run: Run, **what: object) -> Entry:
-    """An entry with the present time; `what` are the fields of Entry."""
-    return Entry(run_id=run.mlflow_run_id, time_ms=int(time.time() * 1000), **what)  # type: ignore[arg-type]
+def send(run: Run, *, exists: Exists | None = None, **what: Any) -> None:
+    """Deliver one entry with the present time; `what` are the fields of Entry."""
+    deliver(run, [Entry(run_id=run.mlflow_run_id, time_ms=int(time.time() * 1000), **what)], exists)
 
 
 def begin(run: Run) -> None:
@@ -61,7 +62,7 @@ def begin(run: Run) -> None:
     _waiting.pop(run.mlflow_run_id, None)
 
 
-def deliver(run: Run, entries: Iterable[Entry], exists: registry.Exists = lambda uri: True) -> None:
+def deliver(run: Run, entries: Iterable[Entry], exists: Exists | None = None) -> None:
     """Send entries; what MLflow does not take waits for `save_pending`. `exists` is for `registry.register`.
 
     No error of a server is raised, and one that does not answer costs 20 s at most.
@@ -69,19 +70,20 @@ def deliver(run: Run, entries: Iterable[Entry], exists: registry.Exists = lambda
     from mlflow.exceptions import MlflowException
     from requests import RequestException
 
-    uri, shown = run.tracking_uri, mlflow_store.display_uri(run.tracking_uri)
+    uri = run.tracking_uri
+    at = f"MLflow at {mlflow_store.display_uri(uri)}"
     for one in entries:
         try:
             _send(uri, one, exists)
         except (MlflowException, RequestException) as error:
             _waiting.setdefault(run.mlflow_run_id, []).append(one)
             if _is_answer(error):
-                console.stage(f"MLflow at {shown} refuses: {str(error).splitlines()[0][:200]}")
+                console.stage(f"{at} refuses: {str(error).splitlines()[0][:200]}")
             elif mlflow_store.mark_away(uri):
-                console.stage(f"MLflow at {shown} is away; what it is to get is kept and sent later")
+                console.stage(f"{at} is away; what it is to get is kept and sent later")
         else:
             if mlflow_store.mark_back(uri):
-                console.stage(f"MLflow at {shown} is there again")
+                console.stage(f"{at} is there again")
 
 
 def _is_answer(error: Exception) -> bool:
@@ -93,10 +95,17 @@ def _is_answer(error: Exception) -> bool:
 
 def save_pending(run: Run, folder: Path) -> None:
     """Leave beside a stage's result, in `folder`, what could not be sent."""
-    waiting = [_with_file_inside(one, folder) for one in _waiting.pop(run.mlflow_run_id, [])]
+    waiting = []
+    for one in _waiting.pop(run.mlflow_run_id, []):
+        path = Path(one.file)
+        if one.file and not path.is_relative_to(folder):
+            copy = folder / FILES / one.folder / path.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            path = Path(shutil.copy2(path, copy))
+        waiting.append(one.replace(file=one.file and str(path.relative_to(folder))).to_dict())
     (folder / PENDING).unlink(missing_ok=True)
     if waiting:
-        (folder / PENDING).write_text(json.dumps([one.to_dict() for one in waiting], indent=1) + "\n")
+        (folder / PENDING).write_text(json.dumps(waiting, indent=1) + "\n")
 
 
 def load_pending(run: Run, folders: Sequence[Path]) -> list[Entry]:
@@ -109,45 +118,27 @@ def load_pending(run: Run, folders: Sequence[Path]) -> list[Entry]:
     return [one for one in found if one.run_id == run.mlflow_run_id]  # a folder may come from another run
 
 
-def flush_pending(run: Run, folders: Sequence[Path], exists: registry.Exists = lambda uri: True) -> None:
+def flush_pending(run: Run, folders: Sequence[Path], exists: Exists | None = None) -> None:
     """At the end, even if MLflow is known to be away, send what `save_pending` left in the last folders."""
     mlflow_store.ask_again(run.tracking_uri)
     deliver(run, load_pending(run, folders), exists)
 
 
 def report_pending(run: Run, folders: Mapping[str, Path]) -> None:
-    """Print one sentence about what this process could not send after all.
-
-    `folders` are those that `flush_pending` read, by the names that people know.
-    """
+    """Print one sentence about what this process could not send; `folders` of `flush_pending` by the names shown."""
     waiting = _waiting.get(run.mlflow_run_id, [])
     if not waiting:
         return
-    left = [name for name, folder in folders.items() if (folder / PENDING).is_file()]
-    others = f" and {len(left) - 1} other folders" if left[1:] else ""
-    where = f": what stages measured lies in {PENDING} of {left[-1]}{others}" if left else ""
-    policies = ", ".join(one.policy.uri for one in waiting if one.policy)
-    among = f", among them the versions of {policies}" if policies else ""
-    address = mlflow_store.display_uri(run.tracking_uri)
-    console.stage(
-        f"MLflow at {address} lacks {len(waiting)} records of this run{among}{where}; the same command sends them once "
-        "it is back"
-    )
+    lacks = f"MLflow at {mlflow_store.display_uri(run.tracking_uri)} lacks {len(waiting)} records of this run"
+    if policies := ", ".join(one.policy.uri for one in waiting if one.policy):
+        lacks += f", among them the versions of {policies}"
+    if left := [name for name, folder in folders.items() if (folder / PENDING).is_file()]:
+        others = f" and {len(left) - 1} other folders" if left[1:] else ""
+        lacks += f": what stages measured lies in {PENDING} of {left[-1]}{others}"
+    console.stage(f"{lacks}; the same command sends them once it is back")
 
 
-def _with_file_inside(one: Entry, folder: Path) -> Entry:
-    """The entry with its file inside `folder`, and the path from there."""
-    if not one.file:
-        return one
-    path = Path(one.file)
-    if not path.is_relative_to(folder):
-        copy = folder / FILES / one.folder / path.name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        path = Path(shutil.copy2(path, copy))
-    return one.replace(file=str(path.relative_to(folder)))
-
-
-def _send(uri: str, one: Entry, exists: registry.Exists) -> None:
+def _send(uri: str, one: Entry, exists: Exists | None) -> None:
     """Send an entry, but no metrics whose step is there.
 
     Should two processes send one entry at the same moment, MLflow's database keeps points of the same name, step, time
@@ -157,8 +148,7 @@ def _send(uri: str, one: Entry, exists: registry.Exists) -> None:
 
     mlflow = mlflow_store.client(uri)
     if one.metrics and not _is_there(mlflow, one):
-        points = [Metric(name, value, one.time_ms, one.step) for name, value in one.metrics.items()]
-        mlflow.log_batch(one.run_id, metrics=points)
+        mlflow.log_batch(one.run_id, [Metric(key, value, one.time_ms, one.step) for key, value in one.metrics.items()])
     if one.dataset:  # known by its name and digest, and linked once
         tags = [InputTag(key, value) for key, value in one.tags.items()]
         mlflow.log_inputs(one.run_id, datasets=[DatasetInput(Dataset(**one.dataset), tags)])
@@ -167,7 +157,7 @@ def _send(uri: str, one: Entry, exists: registry.Exists) -> None:
     if one.file:
         mlflow.log_artifact(one.run_id, one.file, one.folder or None)
     if one.policy:
-        registry.register(uri, one.policy, exists)
+        register(uri, one.policy, exists)
     if one.status:
         mlflow.set_terminated(one.run_id, one.status)
 

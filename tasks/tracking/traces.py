@@ -28,8 +28,7 @@ from tasks.advantage.advantages import has_reward_variance
 from tasks.config import GrpoConfig, Run
 from tasks.records import trajectory_numbers
 from tasks.seeds import derived_seed
-from tasks.tracking.mlflow_store import client
-from tasks.tracking.patience import try_to_send
+from tasks.tracking.mlflow_store import client, try_to_send
 
 Row = Mapping[str, Any]
 PREVIEW = 1000  # characters, MLflow's limit

@@ -13,7 +13,7 @@ from torch import nn
 
 from tasks.config import LoraConfig
 from tasks.policy.checkpoint import copy_all_but
-from tasks.policy.weights import check_stored, weights_dtype
+from tasks.policy.contents import check_stored, weights_dtype
 from tasks.training import titan  # noqa: F401, first: it tells torchtitan the device
 from tasks.training.lora import ADAPTER, merged, write_adapter
 

@@ -14,7 +14,7 @@ import torch
 
 from tasks.policy.architectures import check_head_size
 from tasks.policy.checkpoint import check_checkpoint, digest, import_checkpoint, read_manifest, write_manifest
-from tasks.policy.vocabulary import tokens
+from tasks.policy.contents import tokens
 from tasks.run.create import check_policy
 
 

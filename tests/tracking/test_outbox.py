@@ -135,7 +135,7 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
         monkeypatch.chdir(tmp_path / attempt)
-        runs.append(open_run(dict(inputs), config, {"training": 2.0**30}, TINY, flyte_execution()))
+        runs.append(open_run(dict(inputs), config, config, {"training": 2.0**30}, TINY, flyte_execution()))
         time.sleep(0.005)
     assert runs[0] == runs[1]
     assert (runs[0].name, runs[0].token) == ("blackjack-f3a9", "grpo/development/f3a9")
@@ -147,12 +147,12 @@ def test_an_attempt_on_another_disk_finds_the_run_of_its_execution(
     assert GrpoConfig.from_json(Path(kept).read_text()) == config
     # Another execution of the same inputs is another run; and without one, a run is known by its folder.
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "b7c1")
-    assert open_run(dict(inputs), config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
+    assert open_run(dict(inputs), config, config, {}, TINY, flyte_execution()).mlflow_run_id != runs[0].mlflow_run_id
     named = {**inputs, "run_name": "monday"}
-    assert open_run(named, config, {}, TINY, {}) == open_run(named, config, {}, TINY, {})
+    assert open_run(named, config, config, {}, TINY, {}) == open_run(named, config, config, {}, TINY, {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with pytest.raises(ValueError, match=r'^MLFLOW_TRACKING_URI is "sqlite:.*"; allowed: on a cluster, .*server\.$'):
-        open_run(dict(inputs), config, {}, TINY, flyte_execution())
+        open_run(dict(inputs), config, config, {}, TINY, flyte_execution())
     assert not (tmp_path / "mlflow.db").exists()
 
 
@@ -195,7 +195,10 @@ def test_a_batch_is_a_dataset_of_the_run_once_also_after_an_outage(server: Serve
 
 def test_what_another_run_left_in_a_folder_is_not_sent(server: Server, tmp_path: Path) -> None:
     first, other = opened(server.url, "mine"), opened(server.url, "other")
-    left = [outbox.entry(run, step=1, metrics={"train/loss": 0.5}) for run in (first, other)]
+    left = [
+        outbox.Entry(run_id=run.mlflow_run_id, time_ms=1000, step=1, metrics={"train/loss": 0.5})
+        for run in (first, other)
+    ]
     (tmp_path / "_pending.json").write_text(json.dumps([entry.to_dict() for entry in left]))
     outbox.flush_pending(first, [tmp_path])
     assert (points(first, "train/loss"), points(other, "train/loss")) == ([(1, 0.5)], [])

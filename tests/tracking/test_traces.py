@@ -11,7 +11,7 @@ import pytest
 from tasks.advantage.advantages import add_advantages
 from tasks.config import GrpoConfig, Run
 from tasks.records import Sample, to_table
-from tasks.tracking import mlflow_run, patience
+from tasks.tracking import mlflow_run, mlflow_store
 from tasks.tracking.mlflow_store import client
 from tasks.tracking.traces import is_traced, log_episodes, rows_to_trace
 
@@ -303,11 +303,11 @@ def test_a_server_that_is_away_costs_seconds_and_no_stage(capsys: pytest.Capture
 def test_a_store_that_takes_too_long_is_left_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 1.0)
-    assert not patience.try_to_send("a thing", "sqlite://", lambda: time.sleep(30))
+    monkeypatch.setattr(mlflow_store, "PATIENCE", 1.0)
+    assert not mlflow_store.try_to_send("a thing", "sqlite://", lambda: time.sleep(30))
     assert "a thing may be missing in MLflow: it took more than 1 s" in capsys.readouterr().out
 
 
 def test_a_mistake_of_our_own_is_no_fault_of_the_server() -> None:
     with pytest.raises(ZeroDivisionError):
-        patience.try_to_send("a thing", "sqlite://", lambda: print(1 // 0))
+        mlflow_store.try_to_send("a thing", "sqlite://", lambda: print(1 // 0))

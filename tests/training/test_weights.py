@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from checkpoints import SHAPES, by_torchtitan, by_transformers, in_bfloat16, make_checkpoint
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint, digest
-from tasks.policy.weights import INDEX, stored_tensors, weights_dtype
+from tasks.policy.contents import INDEX, stored_tensors, weights_dtype
 from tasks.training.losses import supervised_loss
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer

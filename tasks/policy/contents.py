@@ -1,6 +1,6 @@
-"""What the weight files of a Hugging Face checkpoint hold, by their headers alone.
+"""What the tokenizer and the weight files of a Hugging Face checkpoint hold.
 
-No tensor is read and torch is not needed, so that a checkpoint can be refused before any work.
+Only headers of weights are read and torch is not needed, so that a checkpoint can be refused before any work.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.policy.refusal import refuse
+from tasks.policy import refuse
 
 INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which
 # The precisions in which policies are kept: as config.json calls them, and as safetensors does.
@@ -58,8 +58,7 @@ def weights_dtype(folder: Path, config: Mapping[str, Any]) -> str:
     Raises ValueError for one in which no policy can be kept.
     """
     allowed = " or ".join(DTYPES)
-    named = config.get("dtype") or config.get("torch_dtype")
-    if named:
+    if named := config.get("dtype") or config.get("torch_dtype"):
         if named not in DTYPES:
             raise ValueError(f"policy has dtype {named} in its config.json; allowed: {allowed}.")
         return named
@@ -78,10 +77,35 @@ def check_stored(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     found = stored_tensors(folder)
     for name, shape in shapes.items():
         wanted = " x ".join(map(str, shape))
-        if name not in found:
-            allowed = f"all tensors that its config.json asks for, this one of {wanted}"
-            refuse(folder, f", whose weights lack {name}", allowed)
-        if found[name].shape != shape:
-            given = " x ".join(map(str, found[name].shape))
-            why = f", whose {name} in {found[name].file} is {given}"
+        if (held := found.get(name)) is None:
+            why = f", whose weights lack {name}"
+            refuse(folder, why, f"all tensors that its config.json asks for, this one of {wanted}")
+        if held.shape != shape:
+            why = f", whose {name} in {held.file} is {' x '.join(map(str, held.shape))}"
             refuse(folder, why, f"{wanted}, as its config.json says")
+
+
+def check_vocabulary(folder: Path, name: str, rows: int) -> None:
+    """Raise ValueError where the tokenizer has a token beyond the `rows` of the embeddings, or none that ends a turn.
+
+    The model may have more rows than there are tokens: vocabularies are padded.
+    """
+    ids = tokens(json.loads((folder / "tokenizer.json").read_text()))
+    if (count := max(ids.values(), default=-1) + 1) > rows:
+        why = f", whose tokenizer has {count} tokens and whose config.json has vocab_size {rows}"
+        refuse(name, why, "at most as many tokens as vocab_size")
+    end = ""  # as transformers finds it
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        given = json.loads((folder / file).read_text()).get("eos_token") if (folder / file).is_file() else None
+        end = (given["content"] if isinstance(given, dict) else given) or end
+    if end not in ids:
+        why = f"names {end} as its eos_token, which is none of its tokens" if end else "names no eos_token"
+        refuse(name, f", whose tokenizer {why}", "a tokenizer with a token to end a turn")
+
+
+def tokens(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """Token to id of a parsed tokenizer.json: those of its model, and those added."""
+    listed = tokenizer.get("model", {}).get("vocab", {})
+    if isinstance(listed, list):  # a unigram model lists pairs of token and score, by id
+        listed = {token: i for i, (token, _) in enumerate(listed)}
+    return {**listed, **{added["content"]: added["id"] for added in tokenizer.get("added_tokens", [])}}
