@@ -25,9 +25,6 @@ def display_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-shown = display_path
-
-
 def versions(folder: Path) -> list[Path]:
     """The finished subfolders of `folder` that are named by a number, `00000`, `00001`, …, in order."""
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())

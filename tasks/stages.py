@@ -80,9 +80,6 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
         _running = None
 
 
-stage_context = stage
-
-
 def _mark_failed(run: Run, error: BaseException) -> None:
     with contextlib.suppress(Exception):  # this error matters more than one of the tracking server
         mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, _reason(error))

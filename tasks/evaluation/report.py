@@ -20,7 +20,7 @@ from tasks.evaluation.page import Picture, evaluation_page, report_page
 from tasks.evaluation.pictures import DARK, LIGHT, Theme, distributions, learning_curve, png, save, stage_times
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
 from tasks.evaluation.table import display_name, headline_text, headlines, results_table
-from tasks.folders import atomic_directory, run_folder, shown
+from tasks.folders import atomic_directory, display_path, run_folder
 from tasks.history import Iteration, episodes_before, read_history
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
@@ -85,7 +85,7 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, uri: str, iter
     for name in pictures:
         mlflow_run.log_file(run, folder / PICTURES / f"{name}.png", PICTURES)
     mlflow_run.finish(run)
-    below = {"policy": shown(policy), "report": shown(folder / REPORT), "curves": "make ui"}
+    below = {"policy": display_path(policy), "report": display_path(folder / REPORT), "curves": "make ui"}
     console.table(*results_table(spec, {"before": first, "after": last}, last.baselines), below)
     return path
 

@@ -11,7 +11,7 @@ from flytekit.types.file import FlyteFile
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.policy.task import fetched
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, stage_context, stage_folder, stage_seconds, write_metrics
+from tasks.stages import CACHE_VERSION, stage, stage_folder, stage_seconds, write_metrics
 
 # Flyte's decks of these tasks, without flytekit's own parts, which list packages and print the source.
 DECK = {"enable_deck": True, "deck_fields": ()}
@@ -29,7 +29,7 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     from tasks.tracking import console, mlflow_run
     from tasks.tracking.provenance import library_versions
 
-    with stage_context(run, "evaluate"):
+    with stage(run, "evaluate"):
         folder = stage_folder(run, "evaluations", version)
         weights = Path(policy.download())
         with console.bar(f"evaluation of policy {version}", "episodes") as progress:
@@ -56,18 +56,18 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     """
     from tasks.evaluation.page import framed
     from tasks.evaluation.report import REPORT, write_report
-    from tasks.folders import shown
+    from tasks.folders import display_path
     from tasks.policy.checkpoint import read_manifest
     from tasks.tracking import mlflow_run, outbox
 
-    with stage_context(run, "report"):
+    with stage(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
         outbox.flush_pending(run, [*folders, last], _exists())
         mlflow_run.log_tags(run, {"policy.digest": read_manifest(last).digest})
         uri = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, uri, iterations)
         mlflow_run.log_metrics(run, stage_seconds(), iterations)
-        names = {f.remote_source or shown(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
+        names = {f.remote_source or display_path(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
         outbox.report_pending(run, names)
         Deck("Report", framed(summary.with_name(REPORT).read_text()))
     return FlyteFile(str(summary))
@@ -82,7 +82,7 @@ def evaluate_once(
     from tasks.evaluation.evaluate import TaskSet
     from tasks.evaluation.report import evaluate_into, evaluated_spec
     from tasks.evaluation.table import results_table
-    from tasks.folders import RUNS, shown
+    from tasks.folders import RUNS, display_path
     from tasks.policy.checkpoint import read_manifest
     from tasks.tracking import console
 
@@ -93,7 +93,7 @@ def evaluate_once(
     with console.bar("evaluation", "episodes") as progress:
         found = evaluate_into(folder, source, config, TaskSet(environment, tasks, seed, environment_url), progress)
     columns, rows = results_table(evaluated_spec(found), {"policy": found}, found.baselines)
-    console.table(columns, rows, {"details": shown(folder)})
+    console.table(columns, rows, {"details": display_path(folder)})
     return FlyteDirectory(str(folder))
 
 
@@ -105,7 +105,7 @@ def compare_once(
     from tasks.evaluation.compare import check_tasks, compare_into
     from tasks.evaluation.evaluate import TaskSet
     from tasks.evaluation.table import results_table
-    from tasks.folders import RUNS, shown
+    from tasks.folders import RUNS, display_path
     from tasks.policy.checkpoint import read_manifest
     from tasks.tracking import console
 
@@ -115,7 +115,7 @@ def compare_once(
     folder = (RUNS / "comparisons" / f"{environment}-{digests}-{tasks}-{seed}").absolute()
     task_set = TaskSet(environment, tasks, seed, environment_url)
     found = compare_into(folder, first, second, config, task_set)
-    below = {"difference": found.in_words, "details": shown(folder)}
+    below = {"difference": found.in_words, "details": display_path(folder)}
     console.table(*results_table(task_set.spec(config), found.results, found.baselines), below)
     return FlyteDirectory(str(folder))
 
@@ -131,7 +131,7 @@ def compare_in_run(
     from tasks.seeds import fresh_seed
     from tasks.tracking import console
 
-    with stage_context(run):
+    with stage(run):
         policy = Path(policies[-1].download())
         version = read_manifest(policy).version
         console.stage(f"comparison of policy {version} with policy 0 on fresh test tasks")

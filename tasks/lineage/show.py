@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tasks.folders import shown
+from tasks.folders import display_path
 from tasks.lineage.chain import BatchLink, PolicyLink, TrajectoryLink
 
 DIGITS = 12  # of a digest, enough to tell policies apart
@@ -56,4 +56,4 @@ def _fact(name: str, value: str, style: str) -> Text:
 
 
 def _shown(uri: str) -> str:
-    return uri if "://" in uri else shown(Path(uri))
+    return uri if "://" in uri else display_path(Path(uri))

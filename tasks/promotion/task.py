@@ -11,7 +11,7 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import stage_context
+from tasks.stages import stage
 
 NOW = datetime.fromtimestamp(0, UTC)  # stands for "now": a launch plan's start time cannot be None
 
@@ -51,7 +51,7 @@ def decide_promotion(
     from tasks.promotion.decide import decide
     from tasks.tracking import console, registry
 
-    with stage_context(run):
+    with stage(run):
         policy, evaluation = policies[-1], read_evaluation(Path(evaluations[-1].download()))
         uri = str(policy.remote_source or policy.path)
         made = candidate(run, config, Path(policy.download()), uri, evaluation)

@@ -18,7 +18,7 @@ from tasks.stages import (
     STARTED,
     read_metrics,
     shard_context,
-    stage_context,
+    stage,
     stage_folder,
     write_metrics,
 )
@@ -52,7 +52,7 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
     from tasks.rollout.batch import sample_batch
     from tasks.tracking import console
 
-    with stage_context(run, "rollout"):
+    with stage(run, "rollout"):
         started = time.time()
         with console.bar(f"rollout {iteration}", "groups") as progress:
             batch, metrics = sample_batch(
@@ -97,7 +97,7 @@ def join_rollout(
     from tasks.rollout.shards import join_shards
     from tasks.rollout.worker import RolloutWorker
 
-    with stage_context(run, "rollout"):
+    with stage(run, "rollout"):
         folders = [Path(shard.download()) if shard else None for shard in shards]
         measured = [read_metrics(folder) for folder in folders if folder]
         sampler = Path(policy.download())
