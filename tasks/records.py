@@ -4,19 +4,18 @@ Axes: R rows, T tokens of one row, ragged between rows.
 
     rollout ──► SAMPLE ──► score_reference adds reference_logprobs ──► compute_advantages adds advantage
 
-A row is a sample of a trajectory: a prompt and all that was put behind it, as the generator saw and sampled it. Nearly
-always that is the whole trajectory. Where the chat template writes earlier turns anew, as Qwen3's leaves out what was
-thought before, the tokens so far are not the beginning of the next prompt, and a further sample begins there:
+A row is a sample of a trajectory: a prompt and its continuation, as the generator saw and sampled them. Nearly always
+that is the whole trajectory. Where the chat template rewrites earlier turns, as Qwen3's drops earlier thoughts, the
+tokens so far are not a prefix of the next prompt, and a further sample begins there:
 
     trajectory  sample  token_ids (sampled ones in brackets)
     …-2         0       system, cards 2 3, [thought, HIT, end]
     …-2         1       system, cards 2 3, HIT, end, cards 2 3 10, [thought, STAND, end]
 
 Each token is sampled in exactly one sample. Reward, outcome and advantage are the trajectory's, the same in all its
-samples; whoever counts or averages counts trajectories, by their first sample.
+samples; counts and means are over trajectories, by their first sample.
 
-A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`; batches are written once, whole,
-and never changed, so that a window over them is only a list.
+A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`, written once and never changed.
 """
 
 from collections.abc import Sequence
@@ -70,9 +69,7 @@ ADVANTAGE = pa.field("advantage", pa.float32())
 
 @dataclass
 class Sample:
-    """One conversation as the generator saw and sampled it. Produced by the rollout, consumed by every later stage.
-
-    Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
+    """One row. Example, one decision, T = 6, of which the policy sampled the last two (HIT and the end of its turn):
     `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", task_id="8123", seed=8123,
     policy_version=3, token_ids=[1, 40, 77, 2, 55, 9], loss_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69,
     -0.01], reward=-1.0, raw_reward=-1.0, turns=1, invalid=False, finish_reason="finished", outcome="lost", error="",
@@ -100,7 +97,7 @@ class Sample:
 
 
 def to_table(samples: Sequence[Sample]) -> pa.Table:
-    """A table with SAMPLE's schema, one row a sample, in the order given."""
+    """A table with SAMPLE's schema."""
     return pa.Table.from_pylist([vars(s) for s in samples], schema=SAMPLE)
 
 

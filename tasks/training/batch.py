@@ -1,6 +1,6 @@
 """The training batch: its tokens to train on, the checks before the first step, and the loss of its rows.
 
-Axes: R samples, N tokens of all samples, K sampled tokens of a microbatch (see `rows.py`).
+Axes: R samples, N tokens of all samples, K sampled tokens of a microbatch (see `packing.py`).
 """
 
 import math
@@ -12,18 +12,15 @@ import torch
 
 from tasks.config import AlgorithmConfig
 from tasks.training.losses import LOSSES, SampledTokens, StepTotals, Value, importance_weights
-from tasks.training.packing import FlatSamples, flat, flat_samples
-from tasks.training.rows import Rows
+from tasks.training.packing import FlatSamples, Rows, flat, flat_samples
 from tasks.training.trainer import Loss, Trainer
 
 CHECKED = 256  # fresh samples on which trainer and generator are compared
 
 
 def trainable(training_batch: pa.Table) -> tuple[FlatSamples, int]:
-    """The token columns with a mask of the tokens to train on: sampled, with a finite log-probability of the generator.
-
-    Also returns how many sampled tokens have none.
-    """
+    """The token columns with a mask of the tokens to train on, which were sampled with a finite log-probability of the
+    generator, and how many sampled tokens have none."""
     data = flat_samples(training_batch)
     mask_N = data.loss_mask_N & np.isfinite(flat(training_batch, "logprobs"))
     return replace(data, loss_mask_N=mask_N), int((data.loss_mask_N & ~mask_N).sum())
@@ -34,10 +31,8 @@ def mismatch(
 ) -> dict[str, float]:
     """How far the log-probabilities of trainer and generator are apart on samples of one policy version.
 
-    `scorer` holds the weights of that version, so every ratio should be 1. Only the first CHECKED samples are compared,
-    and in them the tokens with a finite log-probability of the generator. Empty when there are none.
-
-    Raises ValueError beyond `algorithm.max_mismatch`, naming policy version and batch.
+    `scorer` holds the weights of that version, so every ratio should be 1. Only the trainable tokens of the first
+    CHECKED samples are compared; empty when there are none. Raises ValueError beyond `algorithm.max_mismatch`.
     """
     fresh = pa.array(training_batch["policy_version"].to_numpy() == policy_version)
     batch = training_batch.filter(fresh).slice(0, CHECKED)
@@ -70,12 +65,10 @@ def batch_loss(training_batch: pa.Table, data: FlatSamples, trainer: Trainer, al
     old_N = generator_N = flat(training_batch, "logprobs")
     weights_N, capped_N = np.ones_like(generator_N), np.zeros_like(generator_N)
     if corrected:
-        old_N, sampled = trainer.score(data), np.flatnonzero(data.loss_mask_N)
-        trajectory_N = np.repeat(data.trajectory_R, data.lengths_R)
-        old_K, generator_K, trajectory_K = (
-            torch.from_numpy(values_N[sampled]) for values_N in (old_N, generator_N, trajectory_N)
-        )
-        weights_N[sampled], capped_N[sampled] = importance_weights(old_K, generator_K, trajectory_K, algorithm)
+        old_N, sampled_N = trainer.score(data), data.loss_mask_N
+        columns = (old_N, generator_N, np.repeat(data.trajectory_R, data.lengths_R))
+        old_K, generator_K, trajectory_K = (torch.from_numpy(values_N[sampled_N]) for values_N in columns)
+        weights_N[sampled_N], capped_N[sampled_N] = importance_weights(old_K, generator_K, trajectory_K, algorithm)
     reference_N = flat(training_batch, "reference_logprobs") if algorithm.kl_coefficient else None
     assert reference_N is None or len(reference_N) == len(generator_N), "a group to train on was not scored"
     advantages_R = training_batch["advantage"].to_numpy()

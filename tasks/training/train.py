@@ -42,8 +42,8 @@ def next_policy(
     """Train `policy` on `training_batch`; write the next version to `target` and the trainer's state to `target_state`.
 
     `sampler` is the policy that sampled the newest batch: `policy` itself, or with lag 1 an older one. `state` is that
-    of the stage before, None for the first stage. Nothing is written when the training fails. `progress` is called
-    after each optimizer step. All ranks call this function; their results are equal, except for the seconds.
+    of the stage before, None for the first stage. Nothing is written when the training fails. All ranks call this
+    function; their results are equal, except for the seconds.
     """
     manifest, sampled_by = read_manifest(policy), read_manifest(sampler)
     trainer = scorer = resume(policy, state, config, run)
@@ -84,7 +84,7 @@ def train_on(
     A sampled token without a finite log-probability of the generator is not trained on, and counted.
 
     Raises ValueError for a batch in which no token has one, and FloatingPointError for a loss or gradient that is not
-    finite. Both errors name policy version and batch, and no weights have been written.
+    finite. Both errors name policy version and batch.
     """
     data, dropped = trainable(training_batch)
     if dropped and not data.loss_mask_N.any():
@@ -112,8 +112,7 @@ def train_on(
         values = [step[name] for step in steps]
         metrics[f"train/{name}"] = max(values) if name.endswith("_max") else sum(values) / len(values)
     metrics["train/grad_norm_max"] = max((step["grad_norm"] for step in steps), default=0.0)
-    metrics["train/dropped_tokens"] = float(dropped)
-    metrics["train/steps"] = float(len(steps))
+    metrics |= {"train/dropped_tokens": float(dropped), "train/steps": float(len(steps))}
     metrics["train/learning_rate"] = trainer.learning_rate
     trainer.schedule.step()
     return metrics, steps
@@ -122,11 +121,8 @@ def train_on(
 def minibatches(
     data: FlatSamples, config: TrainingConfig, *, seed: int, policy_version: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(epoch, number, samples of one optimizer step), with all samples of a trajectory in one step.
-
-    Each trajectory with a token to train on comes once in each epoch. With shared prefixes, trajectories with the same
-    prompt stay together.
-    """
+    """(epoch, number, samples of one optimizer step): in each epoch each trajectory with a token to train on is once in
+    one step, with all its samples. With shared prefixes, trajectories with the same prompt stay together."""
     samples: dict[int, list[int]] = defaultdict(list)  # of each trajectory
     for r in np.flatnonzero(data.sampled_R).tolist():
         samples[int(data.trajectory_R[r])].append(r)

@@ -25,8 +25,7 @@ from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
 from tasks.training.batch import mismatch, trainable
 from tasks.training.lora import ADAPTER
 from tasks.training.losses import LOSSES, StepTotals
-from tasks.training.packing import FlatSamples, flat_samples, plan_rows
-from tasks.training.rows import Rows, build_rows
+from tasks.training.packing import FlatSamples, Rows, build_rows, flat_samples, plan_rows
 from tasks.training.train import minibatches, next_policy, train_on
 from tasks.training.trainer import Trainer
 
