@@ -123,24 +123,17 @@ def plan_rows(
         )
     rows: list[list[int]] = []
     room: list[int] = []  # left in each row
-    if share_prefixes:
-        for r in sorted(samples, key=lambda r: (data.tokens(r).tolist(), r)):
-            new = int(lengths_R[r]) - (_common_prefix(data, rows[-1][-1], r) if rows else 0)
-            if not rows or new > room[-1]:
-                rows.append([])
-                room.append(seq_len)
-                new = int(lengths_R[r])
-            rows[-1].append(r)
-            room[-1] -= new
-        return rows
-    for r in sorted(samples, key=lambda r: (-lengths_R[r], r)):
-        length = int(lengths_R[r])
-        row = next((i for i, free in enumerate(room) if free >= length), len(rows))
+    for r in sorted(samples, key=lambda r: (data.tokens(r).tolist() if share_prefixes else -lengths_R[r], r)):
+        new, candidates = lengths_R[r], range(len(rows))
+        if share_prefixes and rows:
+            new, candidates = lengths_R[r] - _common_prefix(data, rows[-1][-1], r), candidates[-1:]
+        row = next((i for i in candidates if room[i] >= new), len(rows))
         if row == len(rows):
             rows.append([])
             room.append(seq_len)
+            new = lengths_R[r]
         rows[row].append(r)
-        room[row] -= length
+        room[row] -= new
     return rows
 
 

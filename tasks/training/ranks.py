@@ -52,12 +52,10 @@ def _send_missing_files(folder: Path) -> None:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     seen: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(seen, files)
-    known = set(seen[0])
-    for owner, names in enumerate(seen):
-        for name in names:
-            if name not in known:
-                known.add(name)
-                _send(folder / name, owner)
+    owners = {name: rank for rank in reversed(range(len(seen))) for name in seen[rank]}  # the first that sees it
+    for name, owner in owners.items():
+        if owner > 0:
+            _send(folder / name, owner)
 
 
 def _send(path: Path, owner: int) -> None:
