@@ -33,7 +33,7 @@ class StepTotals:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """The sampled tokens of some samples. Produced by `batch.py`, consumed by the losses.
+    """The sampled tokens of some samples. Produced by `batch_loss`, consumed by the losses.
 
     Example, one trajectory in a sample of two tokens and a sample of one: logprobs_K = [-0.7, -0.1, -1.2],
     sample_K = [0, 0, 1], advantages_K = [0.5, 0.5, 0.5], trajectory_tokens_K = [3, 3, 3].

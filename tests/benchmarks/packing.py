@@ -32,9 +32,9 @@ from tasks.environments.catalog import get_environment
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
 from tasks.rollout.batch import sample_batch
-from tasks.training.batch import batch_loss, trainable
 from tasks.training.cold_start import tiny_policy
 from tasks.training.packing import FlatSamples, Rows, build_rows
+from tasks.training.train import batch_loss, trainable
 from tasks.training.trainer import Trainer
 
 ROUNDS = 8
