@@ -96,8 +96,7 @@ def stage_seconds() -> dict[str, float]:
 def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures: int) -> Iterator[None]:
     """As `stage`, for one of the `of` shards of a stage that succeeds without `allowed_failures` of them.
 
-    A shard that raises leaves its reason as a tag of the MLflow run. Raises RuntimeError where the tags say that more
-    have failed than are allowed, else what the block raised.
+    A shard that raises leaves its reason as a tag of the MLflow run; where too many have, it raises RuntimeError.
     """
     if not allowed_failures:
         with stage(run):

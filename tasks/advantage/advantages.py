@@ -21,9 +21,8 @@ def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: st
         mean_std       (reward - mean) / standard deviation of its group (divided by its size): GRPO, arXiv:2402.03300
         leave_one_out  reward - mean of the others = (reward - mean) G / (G - 1) in a group of G: RLOO, arXiv:2402.14740
 
-    Dividing by the deviation gives groups whose members nearly all have the same reward a larger weight (Dr. GRPO,
-    arXiv:2503.20783). A group of equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which
-    has no baseline.
+    Dividing by the deviation gives groups with nearly equal rewards a larger weight (Dr. GRPO, arXiv:2503.20783). A
+    group of equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which has no baseline.
     """
     rewards_R = np.asarray(rewards_R, dtype=np.float64)
     _, group_R, sizes = np.unique(np.asarray(group_ids_R), return_inverse=True, return_counts=True)

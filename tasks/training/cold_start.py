@@ -61,7 +61,7 @@ def make_tiny(
 ) -> Manifest:
     """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start.
 
-    With `thinking` it learns the prompts that ask for a thought, and answers them without one. Raises ValueError for an
+    With `thinking` it learns to answer the prompts that ask for a thought, without one. Raises ValueError for an
     environment without demonstrations.
     """
     spec = get_environment(environment, options, thinking=thinking)

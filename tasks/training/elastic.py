@@ -1,8 +1,5 @@
-"""The kind of Flyte task that a training is: one rank in this process, or several that Elastic starts.
-
-train ─► one rank: the function, in this process, whose trainer stays warm
-      └► several: Elastic starts the ranks; each calls the same function, and rank 0 returns the result
-"""
+"""The Flyte task of a training: its function runs in this process, whose trainer stays warm, or Elastic starts several
+ranks that each call it, and rank 0 returns the result."""
 
 import contextlib
 import json

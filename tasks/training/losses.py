@@ -79,9 +79,8 @@ def kl_estimate(tokens: SampledTokens, estimator: str) -> torch.Tensor:
 
     Schulman, "Approximating KL divergence", 2020. An estimator's gradient as a loss is not the gradient of what it
     estimates (Tang and Munos, arXiv:2506.09477): that of a bare k1 has mean 0, which is why its w has a gradient here.
-    All are weighted by w, because the generator sampled the tokens and the expectation is over the current policy:
-    without it, exp(d) of a token that became rare since then grows without bound and dominates. k3 keeps every reply of
-    the reference likely, k1 and k2 allow the policy to drop some.
+    The weight w is needed because the generator sampled the tokens and the expectation is over the current policy;
+    without it, exp(d) of a token that became rare since then dominates.
     """
     assert tokens.reference_logprobs_K is not None
     d_K = tokens.reference_logprobs_K - tokens.logprobs_K
@@ -197,12 +196,10 @@ def gspo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig
 
     From "Group sequence policy optimization" (arXiv:2507.18071, equations 5 and 7): the unit that is rewarded has one
     ratio and is clipped as one. Here it is the whole trajectory over all its turns, one sample with a share of 1. Where
-    a chat template split it, each sample has its own ratio, its likelihood given the prompt that the generator saw, and
-    its share is that of the trajectory's sampled tokens: each trajectory counts once, and at s = 1 each token has the
-    gradient that it would have unsplit. The weight of a token applies to its part of the sample. The paper clips at
-    3e-4 and 4e-4, for replies of thousands of tokens, whose mean hardly changes. The default here is 0.1, for short
-    replies: half of their tokens are ends of turns, which do not change, so a choice with a ratio of 1.2 gives an s of
-    1.1.
+    a chat template split it, each sample has its own ratio, and its share is that of the trajectory's sampled tokens:
+    each trajectory counts once, and at s = 1 each token has the gradient that it would have unsplit. The weight of a
+    token applies to its part of the sample. The paper clips at 3e-4 and 4e-4, for replies of thousands of tokens. The
+    default here is 0.1, for short replies, half of whose tokens are ends of turns that do not change.
     """
     length_K = sum_by(torch.ones_like(tokens.logprobs_K), tokens.sample_K)
     log_s_K = sum_by(tokens.logprobs_K - tokens.old_logprobs_K, tokens.sample_K) / length_K

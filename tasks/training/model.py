@@ -37,9 +37,9 @@ def build_model(
 ) -> tuple[nn.Module, BaseStateDictAdapter, ParallelDims]:
     """The model of a policy directory, its adapter to and from Hugging Face names, and the mesh of ranks.
 
-    With `training.dtype` bfloat16, FSDP, which is active on one rank too, casts the weights for each forward and
-    backward pass and sums the gradients in float32. With `training.lora` only the adapters are trained, which `seed`
-    initialises. Raises ValueError when `training.seq_len` is more than the policy's max_position_embeddings.
+    With `training.dtype` bfloat16, FSDP casts the weights for each pass, on one rank too, and sums the gradients in
+    float32. With `training.lora` only the adapters are trained, which `seed` initialises. Raises ValueError when
+    `training.seq_len` is more than the policy's max_position_embeddings.
     """
     config, seq_len = check_checkpoint(folder), training.seq_len
     if seq_len > config["max_position_embeddings"]:

@@ -5,8 +5,7 @@ T columns of a row, K sampled tokens.
 
     training batch ──flat_samples──► FlatSamples ──plan_rows──► rows of sample numbers ──build_rows──► Rows
 
-Several samples share a row. What the model computes for a sample does not depend on its row, and samples of one
-trajectory may be in different rows. Nothing is cut: a sample that is longer than a row is refused.
+What the model computes for a sample does not depend on its row, and samples of one trajectory may be in different rows.
 
 A row is a forest of token trees in preorder: all tokens that continue a token are in the columns after it, up to its
 *subtree end*. Here the samples p q a, p q b c and p d with shared prefixes, and x y:
@@ -146,11 +145,7 @@ def _common_prefix(data: FlatSamples, one: int, other: int) -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some packed rows, and which of their tokens the policy sampled.
-
-    The logits of one column predict the next token of every sample that passes through it, so two sampled tokens may
-    share theirs.
-    """
+    """Some packed rows, and which of their tokens the policy sampled; with shared prefixes, two may share a column."""
 
     token_ids_BT: torch.Tensor
     positions_BT: torch.Tensor
@@ -165,11 +160,8 @@ class Rows:
 def build_rows(
     data: FlatSamples, plan: Sequence[Sequence[int]], *, share_prefixes: bool = False, multiple_of: int = 1
 ) -> Rows:
-    """Lay out the samples of each planned row. T is the longest row's length, rounded up.
-
-    With `share_prefixes` a sample adds only the tokens after its common prefix with the sample before it in the row.
-    The padding after the last sample is a tree of its own.
-    """
+    """Lay out the samples of each planned row. T is the longest row's length, rounded up; the padding is a tree of its
+    own. With `share_prefixes` a sample adds only the tokens after its common prefix with the one before it."""
     prefixes = [
         [_common_prefix(data, row[i - 1], r) if share_prefixes and i else 0 for i, r in enumerate(row)] for row in plan
     ]

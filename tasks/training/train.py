@@ -45,8 +45,7 @@ def next_policy(
     """Train `policy` on `training_batch`; write the next version to `target` and the trainer's state to `target_state`.
 
     `sampler` is the policy that sampled the newest batch: `policy` itself, or with lag 1 an older one. `state` is that
-    of the stage before, None for the first stage. Nothing is written when the training fails. All ranks call this
-    function; their results are equal, except for the seconds.
+    of the stage before, None for the first. Nothing is written when the training fails. All ranks call this function.
     """
     manifest, sampled_by = read_manifest(policy), read_manifest(sampler)
     trainer = scorer = resume(policy, state, config, run)
@@ -84,10 +83,8 @@ def train_on(
     """Take `epochs` passes over the trajectories of `training_batch` in minibatches.
 
     Returns metrics, means over the optimizer steps (maxima for names that end in `_max`), and what each step measured.
-    A sampled token without a finite log-probability of the generator is not trained on, and counted.
-
-    Raises ValueError for a batch in which no token has one, and FloatingPointError for a loss or gradient that is not
-    finite. Both errors name policy version and batch.
+    Raises ValueError for a batch in which no token can be trained on, and FloatingPointError for a loss or gradient
+    that is not finite.
     """
     data, dropped = trainable(training_batch)
     if dropped and not data.loss_mask_N.any():

@@ -143,10 +143,8 @@ class Trainer:
         return plan_rows(data, samples, self.config.seq_len, share_prefixes=self.config.share_prefixes)
 
     def _microbatches(self, data: FlatSamples, samples: Sequence[int], size: int) -> list[Rows]:
-        """This rank's share of the rows, `size` of them for each forward pass; as many passes on every rank.
-
-        The ranks of one group, those that share layers or rows, have consecutive numbers and get the same rows.
-        """
+        """This rank's share of the rows, `size` of them for each forward pass; as many passes on every rank. Ranks that
+        share layers or rows have consecutive numbers and get the same rows."""
         plan = self.plan(data, samples)
         groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
         own = (plan + [[]] * (-len(plan) % groups))[group::groups]
