@@ -25,9 +25,6 @@ def display_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-shown = display_path
-
-
 def versions(folder: Path) -> list[Path]:
     """The finished subfolders of `folder` that are named by a number, `00000`, `00001`, …, in order."""
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
@@ -42,9 +39,8 @@ UNFINISHED = re.compile(r"\.(?P<target>.+)\.(?P<kind>new|old)-(?P<host>.+)-(?P<p
 def atomic_directory(target: Path) -> Iterator[Path]:
     """A new directory that takes the place of `target` when the block ends without an error.
 
-    When the process is killed, at whatever moment, `target` is the old directory or the new one. Only on a file system
-    that cannot exchange two directories it may be missing, until the next `atomic_directory` in the same parent puts
-    the old one back.
+    Whenever the process is killed, `target` is the old directory or the new one. Only on a file system that cannot
+    exchange two directories it may be missing, until the next `atomic_directory` in the same parent puts it back.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _repair(target.parent)
@@ -96,10 +92,8 @@ def remove_at_exit(folder: Path) -> None:
 
 @functools.cache
 def use_scratch_folder() -> None:
-    """Put the temporary files of this process, and of those that it starts, under `runs/.tmp/` until it ends.
-
-    Those of killed processes are removed.
-    """
+    """Put the temporary files of this process, and of those that it starts, under `runs/.tmp/` until it ends, and
+    remove those of killed processes."""
     home = (RUNS / ".tmp").absolute()
     for folder in home.glob("*"):
         if not _is_alive(folder.name):

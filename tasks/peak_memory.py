@@ -19,8 +19,8 @@ def reset_peak() -> None:
 
 
 def peak_memory(stage: str) -> dict[str, float]:
-    """`{"memory/train_gib": 1.9, "memory/train_gpu_gib": 61.2}`: resident memory of the process, which includes what
-    earlier stages keep in it, and the GPU memory that torch reserved."""
+    """`{"memory/train_gib": 1.9, "memory/train_gpu_gib": 61.2}`: resident memory of the process with what earlier
+    stages keep in it, and the GPU memory that torch reserved."""
     (line,) = (line for line in (PROCESS / "status").read_text().splitlines() if line.startswith("VmHWM:"))
     found = {f"memory/{stage}_gib": int(line.split()[1]) * 1024 / GIB}
     if torch := _torch_with_gpu():

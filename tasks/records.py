@@ -4,25 +4,24 @@ Axes: R rows, T tokens of one row, ragged between rows.
 
     rollout ──► SAMPLE ──► score_reference adds reference_logprobs ──► compute_advantages adds advantage
 
-A row is a sample of a trajectory: a prompt and all that was put behind it, as the generator saw and sampled it. Nearly
-always that is the whole trajectory. Where the chat template writes earlier turns anew, as Qwen3's leaves out what was
-thought before, the tokens so far are not the beginning of the next prompt, and a further sample begins there:
+A row is a sample of a trajectory: a prompt and its continuation, as the generator saw and sampled them. Nearly always
+that is the whole trajectory. Where the chat template rewrites earlier turns, as Qwen3's drops earlier thoughts, the
+tokens so far are not a prefix of the next prompt, and a further sample begins there:
 
     trajectory  sample  token_ids (sampled ones in brackets)
     …-2         0       system, question, [thought, reply, end]
     …-2         1       system, question, reply, end, next question, [thought, reply, end]
 
 Each token is sampled in exactly one sample. Reward, outcome and advantage are the trajectory's, the same in all its
-samples; whoever counts or averages counts trajectories, by their first sample.
+samples; counts and means are over trajectories, by their first sample.
 
-A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`; batches are written once, whole,
-and never changed, so that a window over them is only a list.
+A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`, written once and never changed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,10 @@ import pyarrow.dataset as ds
 
 from tasks.folders import atomic_directory
 
+Text = Annotated[str, pa.string()]
+Flag = Annotated[bool, pa.bool_()]
+Int32 = Annotated[int, pa.int32()]
+Float32 = Annotated[float | None, pa.float32()]
 TOOL_CALL = pa.struct([("id", pa.string()), ("name", pa.string()), ("arguments", pa.string())])
 MESSAGE = pa.struct(
     [
@@ -42,35 +45,10 @@ MESSAGE = pa.struct(
     ]
 )
 
-SAMPLE = pa.schema(
-    [
-        ("trajectory_id", pa.string()),
-        ("sample", pa.int32()),
-        ("group_id", pa.string()),
-        ("task_id", pa.string()),
-        ("seed", pa.int64()),
-        ("policy_version", pa.int32()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("loss_mask", pa.list_(pa.bool_())),
-        ("logprobs", pa.list_(pa.float32())),
-        ("reward", pa.float32()),
-        ("raw_reward", pa.float32()),
-        ("turns", pa.int32()),
-        ("invalid", pa.bool_()),
-        ("finish_reason", pa.string()),
-        ("outcome", pa.string()),
-        ("error", pa.string()),
-        ("metrics", pa.map_(pa.string(), pa.float32())),
-        ("messages", pa.list_(MESSAGE)),
-    ]
-)
-REFERENCE = pa.field("reference_logprobs", pa.list_(pa.float32()))
-ADVANTAGE = pa.field("advantage", pa.float32())
-
 
 @dataclass
 class Sample:
-    """One conversation as the generator saw and sampled it. Produced by the rollout, consumed by every later stage.
+    """One row, and by its annotations the Arrow types of the columns.
 
     Example, one decision, T = 6, of which the policy sampled the last two (a word and the end of its turn):
     `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", task_id="8123", seed=8123,
@@ -79,28 +57,33 @@ class Sample:
     metrics=[("agreement", 0.0)], messages=[{"role": "system", …}, …])`.
     """
 
-    trajectory_id: str  # the same for all samples of a trajectory
-    sample: int  # 0, 1, … within its trajectory
-    group_id: str  # the trajectories that share one task
-    task_id: str
-    seed: int  # the task's
-    policy_version: int  # the version that sampled it
-    token_ids: list[int]
-    loss_mask: list[bool]  # true where the policy sampled; nowhere in a trajectory that was dropped
-    logprobs: list[float]  # the generator's, at the sampling temperature; 0 where the mask is false
-    reward: float | None  # what training learns from; None where the trajectory was dropped: an error, or truncated
-    raw_reward: float | None  # the environment's own, unshaped; None for an error
-    turns: int  # replies of the whole trajectory
-    invalid: bool  # whether an unreadable reply ended it
-    finish_reason: str  # "finished", "invalid" (unreadable reply), "truncated" (by a limit) or "error"
-    outcome: str  # in the environment's own words
-    error: str  # why it ended as an error
-    metrics: list[tuple[str, float]]  # of its steps, averaged
-    messages: list[dict[str, Any]]  # up to its last reply, as they were said: the prompt may leave out earlier thinking
+    trajectory_id: Text  # the same for all samples of a trajectory
+    sample: Int32  # 0, 1, … within its trajectory
+    group_id: Text  # the trajectories that share one task
+    task_id: Text
+    seed: Annotated[int, pa.int64()]  # the task's
+    policy_version: Int32  # the version that sampled it
+    token_ids: Annotated[list[int], pa.list_(pa.int32())]
+    loss_mask: Annotated[list[bool], pa.list_(pa.bool_())]  # true where the policy sampled; nowhere if dropped
+    logprobs: Annotated[list[float], pa.list_(pa.float32())]  # the generator's, at its temperature; 0 where not sampled
+    reward: Float32  # what training learns from; None where the trajectory was dropped: an error, or truncated
+    raw_reward: Float32  # the environment's own, unshaped; None for an error
+    turns: Int32  # replies of the whole trajectory
+    invalid: Flag  # whether an unreadable reply ended it
+    finish_reason: Text  # "finished", "invalid" (unreadable reply), "truncated" (by a limit) or "error"
+    outcome: Text  # in the environment's own words
+    error: Text  # why it ended as an error
+    metrics: Annotated[list[tuple[str, float]], pa.map_(pa.string(), pa.float32())]  # of its steps, averaged
+    messages: Annotated[list[dict[str, Any]], pa.list_(MESSAGE)]  # as they were said, with all thinking
+
+
+SAMPLE = pa.schema([(name, hint.__metadata__[0]) for name, hint in get_type_hints(Sample, include_extras=True).items()])
+REFERENCE = pa.field("reference_logprobs", pa.list_(pa.float32()))
+ADVANTAGE = pa.field("advantage", pa.float32())
 
 
 def to_table(samples: Sequence[Sample]) -> pa.Table:
-    """A table with SAMPLE's schema, one row a sample, in the order given."""
+    """A table with SAMPLE's schema."""
     return pa.Table.from_pylist([vars(s) for s in samples], schema=SAMPLE)
 
 

@@ -18,10 +18,7 @@ def training_index(run_seed: int, iteration: int, group: int) -> int:
 
 
 def evaluation_indices(seed: int, count: int, available: int | None = None) -> list[int]:
-    """The indices of the test tasks of an evaluation: `seed` says which.
-
-    Where only so many are `available` no task comes twice, and there are at most as many.
-    """
+    """The indices of the test tasks of an evaluation; each at most once where only so many are `available`."""
     if available is None:
         return [derived_seed("test task", seed, i) for i in range(count)]
     return random.Random(derived_seed("test order", seed)).sample(range(available), min(count, available))

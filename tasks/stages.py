@@ -26,7 +26,7 @@ CACHE_VERSION = "6"  # changes when a stage gives other results for the same inp
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 
-# Measured, but without a chart in MLflow, to keep the number of charts small; _metrics.json has them.
+# Without a chart in MLflow, which would have too many; _metrics.json has them.
 UNCHARTED = re.compile(
     r"rollout/(groups|groups_with_variance|samples_mean)|reference/scored|buffer/(trajectories|groups_\w+)"
     r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps)|eval/(error|truncated)"
@@ -57,8 +57,8 @@ _running: Stage | None = None
 def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     """A stage of `run`, whose metrics have the policy version `step`.
 
-    When the block raises, the MLflow run is marked FAILED, with the reason as a tag. One of several ranks leaves that
-    to the process that started them, which knows which rank failed first.
+    When the block raises, the MLflow run is marked FAILED, with the reason as a tag; one of several ranks leaves that
+    to the process that started them.
     """
     global _running
     use_scratch_folder()
@@ -80,20 +80,13 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
         _running = None
 
 
-stage_context = stage
-
-
 def _mark_failed(run: Run, error: BaseException) -> None:
     with contextlib.suppress(Exception):  # this error matters more than one of the tracking server
-        mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, _reason(error))
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, str(error) or type(error).__name__)
 
 
 def stage_seconds() -> dict[str, float]:
-    """How long the running stage has taken as a whole, with reading and writing, as a metric: `stage/train_s`."""
+    """How long the running stage has taken so far, with reading and writing: `{"stage/train_s": 12.5}`."""
     if _running is None or not _running.name:
         return {}
     return {f"stage/{_running.name}_s": time.perf_counter() - _running.began}
@@ -103,8 +96,7 @@ def stage_seconds() -> dict[str, float]:
 def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures: int) -> Iterator[None]:
     """As `stage`, for one of the `of` shards of a stage that succeeds without `allowed_failures` of them.
 
-    A shard that raises leaves its reason as a tag of the MLflow run, and the tags say how many have failed. Raises
-    RuntimeError, one sentence, where these are more than are allowed, else what the block raised.
+    A shard that raises leaves its reason as a tag of the MLflow run; where too many have, it raises RuntimeError.
     """
     if not allowed_failures:
         with stage(run):
@@ -114,14 +106,14 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
     try:
         yield
     except Exception as error:
-        failed = 1
+        failed, reason = 1, str(error) or type(error).__name__
         with contextlib.suppress(Exception):  # as in `_mark_failed`
-            failed = mlflow_run.note_shard(run, name, shard, _reason(error))
-        console.stage(f"{name}: shard {shard} of {of} is lost: {_reason(error)}")
+            failed = mlflow_run.note_shard(run, name, shard, reason)
+        console.stage(f"{name}: shard {shard} of {of} is lost: {reason}")
         if failed <= allowed_failures:
             raise
         counts = f"{name} lost {failed} of {of} shards; allowed: {allowed_failures}"
-        too_many = RuntimeError(f"{counts}. The last, shard {shard}: {_reason(error)}")
+        too_many = RuntimeError(f"{counts}. The last, shard {shard}: {reason}")
         _mark_failed(run, too_many)
         raise too_many from error
     except BaseException as error:
@@ -136,18 +128,18 @@ def write_metrics(
     folder: Path,
     metrics: Mapping[str, float],
     step: int,
-    carried: Mapping[str, float] | None = None,
+    carried: Mapping[str, float] = {},
     sources: Sequence[Path] = (),
 ) -> None:
     """Log a stage's metrics, and write them with those `carried` beside its result; the last that a stage logs.
 
-    Records that MLflow did not take from the stages that wrote `sources` are sent again, or stay pending here.
+    Records of the stages that wrote `sources` that are pending for MLflow are sent again, or stay pending here.
     """
     outbox.deliver(run, outbox.load_pending(run, sources))
     metrics = {**metrics, **stage_seconds()}
     charted = {name: value for name, value in metrics.items() if not UNCHARTED.fullmatch(name)}
     mlflow_run.log_metrics(run, charted, step)
-    (folder / METRICS).write_text(json.dumps({**(carried or {}), **metrics}, indent=1) + "\n")
+    (folder / METRICS).write_text(json.dumps({**carried, **metrics}, indent=1) + "\n")
     outbox.save_pending(run, folder)
 
 
@@ -158,8 +150,7 @@ def read_metrics(folder: Path) -> dict[str, float]:
 
 def show_iteration(run: Run, version: int, metrics: Mapping[str, float]) -> None:
     """Print the console's line for the iteration that made policy `version`."""
-    evaluated = last_evaluation(run, version)
-    seconds = metrics["time/iteration_s"]
+    evaluated, seconds = last_evaluation(run, version), metrics["time/iteration_s"]
     console.iteration_line(
         version=version,
         iterations=run.iterations,

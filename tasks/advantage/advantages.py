@@ -6,6 +6,7 @@ Axes: R trajectories. A reward of NaN is none: that trajectory was dropped, and 
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from tasks.records import ADVANTAGE, trajectory_numbers, with_column
@@ -20,9 +21,8 @@ def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: st
         mean_std       (reward - mean) / standard deviation of its group (divided by its size): GRPO, arXiv:2402.03300
         leave_one_out  reward - mean of the others = (reward - mean) G / (G - 1) in a group of G: RLOO, arXiv:2402.14740
 
-    Dividing by the deviation gives groups whose members nearly all have the same reward a larger weight (Dr. GRPO,
-    arXiv:2503.20783). A group of equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which
-    has no baseline.
+    Dividing by the deviation gives groups with nearly equal rewards a larger weight (Dr. GRPO, arXiv:2503.20783). A
+    group of equal rewards has advantages of exactly 0. Raises ValueError for a group of one, which has no baseline.
     """
     rewards_R = np.asarray(rewards_R, dtype=np.float64)
     _, group_R, sizes = np.unique(np.asarray(group_ids_R), return_inverse=True, return_counts=True)
@@ -46,20 +46,13 @@ def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: st
 def has_reward_variance(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
     """Which trajectories are in a group whose rewards differ, bool [R]: only these have a gradient."""
     rewards_R = np.asarray(rewards_R, dtype=np.float64)
-    _, group_R = np.unique(np.asarray(group_ids_R), return_inverse=True)
-    low, high, size = (np.full(group_R.max(initial=-1) + 1, start) for start in (np.inf, -np.inf, 0.0))
-    known_R = np.isfinite(rewards_R)
-    np.minimum.at(low, group_R[known_R], rewards_R[known_R])
-    np.maximum.at(high, group_R[known_R], rewards_R[known_R])
-    np.maximum.at(size, group_R[known_R], np.abs(rewards_R[known_R]))
-    return (high - low > ROUNDING * size)[group_R]
+    groups = pd.Series(np.where(np.isfinite(rewards_R), rewards_R, np.nan)).groupby(np.asarray(group_ids_R))
+    low_R, high_R = (groups.transform(which).to_numpy() for which in ("min", "max"))
+    return high_R - low_R > ROUNDING * np.maximum(np.abs(low_R), np.abs(high_R))
 
 
 def add_advantages(batch: pa.Table, kind: str = "mean") -> tuple[pa.Table, dict[str, float]]:
-    """The batch with its `advantage` column, and metrics.
-
-    A trajectory counts once, in its group and in the metrics; all its samples have its advantage.
-    """
+    """The batch with its `advantage` column, and metrics. A trajectory counts once, however many samples it has."""
     trajectory, firsts = trajectory_numbers(batch)
     trajectories = batch.select(["reward", "group_id"]).take(firsts)
     rewards_R, group_ids_R = trajectories["reward"].to_numpy(), trajectories["group_id"].to_pylist()

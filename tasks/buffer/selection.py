@@ -1,9 +1,7 @@
 """The off-policy buffer: the last batches, from which each training stage selects groups.
 
-    batches          v-3   v-2   v-1   v          one directory each, written once
-    training batch    └── whole groups, freshest first, none older than max_age or used reuse times ──┘
-
-To append is to pass a longer list of batches, to evict a shorter one; nothing is copied and nothing is deleted.
+batches          v-3   v-2   v-1   v          one directory each, written once
+training batch    └── whole groups, freshest first, none older than max_age or used reuse times ──┘
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +25,10 @@ def select_groups(
     policy_version: int,
     seed: int,
 ) -> TrainingBatch:
-    """Select at most `wanted` whole groups from `batches` for training on policy `policy_version`.
+    """Select at most `wanted` whole groups for training on policy `policy_version`, the freshest first.
 
     `uses` is that of the previous selection. Left out are groups whose advantages are all 0 (they have no gradient),
-    groups sampled more than `config.max_age` versions ago, and groups that `config.reuse` stages have learned from. The
-    freshest are selected first; the seed breaks ties.
+    that are older than `config.max_age` versions, or that `config.reuse` stages have learned from.
     """
     rows = pa.concat_tables([b.select(COLUMNS) for b in batches]).to_pandas()
     rows["advantage"] = rows["advantage"].abs()

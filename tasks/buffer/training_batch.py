@@ -9,9 +9,7 @@ from tasks.json_records import Record
 class TrainingBatch(Record):
     """The groups that one training stage learns from, and how often each group has been learned from so far.
 
-    Produced by `select_training_batch`, consumed by `train` and the next `select_training_batch`. Example:
-    `TrainingBatch(group_ids=["00007-00003"], uses={"00006-00011": 2, "00007-00003": 1}, metrics={"buffer/groups":
-    1.0})`.
+    Example: `TrainingBatch(["00007-00003"], {"00006-00011": 2, "00007-00003": 1}, {"buffer/groups": 1.0})`.
     """
 
     group_ids: list[str] = field(default_factory=list)

@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, stage_context, stage_folder, stage_seconds
+from tasks.stages import CACHE_VERSION, stage, stage_folder, stage_seconds
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
@@ -19,7 +19,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     from tasks.tracking import console, mlflow_run, outbox
     from tasks.tracking.provenance import library_versions
 
-    with stage_context(run, "initial_policy"):
+    with stage(run, "initial_policy"):
         if run.policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # takes seconds, and only `tiny` needs it
 

@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import stage_context
+from tasks.stages import stage
 
 
 class Created(NamedTuple):
@@ -64,7 +64,7 @@ def apply_retention(run: Run, folders: list[FlyteDirectory], after: FlyteDirecto
     from tasks.run.retention import empty
 
     access = FlyteContextManager.current_context().file_access
-    with stage_context(run):
+    with stage(run):
         for folder in folders:
             uri = str(folder.remote_source or folder.path)
             empty(access.get_filesystem_for_path(uri), uri.rstrip("/"))

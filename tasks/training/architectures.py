@@ -20,7 +20,7 @@ from tasks.policy.architectures import LLAMA3_SCALING, head_size, kv_heads, rope
 from tasks.training import titan  # first: it tells torchtitan the device
 
 from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear
-from torchtitan.models.common.attention import FusedQKVLinear, GQAttention
+from torchtitan.models.common.attention import FlexAttention, FusedQKVLinear
 from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
 from torchtitan.models.common.nn_modules import RMSNorm
 from torchtitan.models.qwen3 import parallelize_qwen3
@@ -48,29 +48,26 @@ def decoder_spec(
     def norm(size: int) -> RMSNorm.Config:
         return RMSNorm.Config(normalized_shape=size, eps=config.get("rms_norm_eps", 1e-6), param_init=_ONES)
 
-    def attention() -> GQAttention.Config:
+    def block() -> Qwen3TransformerBlock.Config:
         theta, size = rope(config)["rope_theta"], head_size(config)
-        made = make_gqa_config(
+        attention = make_gqa_config(
             dim=dim,
             n_heads=config["num_attention_heads"],
             n_kv_heads=kv_heads(config),
             head_dim=size,
             wqkv_param_init=_NORMAL,
             wo_param_init=_NORMAL,
-            inner_attention=titan.inner_attention(),
+            inner_attention=titan.DenseMaskAttention.Config() if titan.ON_CPU else FlexAttention.Config(),
             rope=rope_type(dim=size, max_seq_len=seq_len, theta=theta, **rope_options),
             fuse_qkv=True,
             qk_norm=norm(size) if qk_norm else None,
         )
-        assert isinstance(made.qkv_linear, FusedQKVLinear.Config)
-        made.qkv_linear.wqkv.bias = qkv_bias
-        return made
-
-    def block() -> Qwen3TransformerBlock.Config:
+        assert isinstance(attention.qkv_linear, FusedQKVLinear.Config)
+        attention.qkv_linear.wqkv.bias = qkv_bias
         return Qwen3TransformerBlock.Config(
             attention_norm=norm(dim),
             ffn_norm=norm(dim),
-            attention=attention(),
+            attention=attention,
             feed_forward=make_ffn_config(
                 dim=dim, hidden_dim=config["intermediate_size"], w1_param_init=_NORMAL, w2w3_param_init=_NORMAL
             ),
@@ -98,27 +95,14 @@ def decoder_spec(
     )
 
 
-def qwen3_spec(config: dict[str, Any], seq_len: int) -> ModelSpec:
-    """Qwen3, dense: query and key of each head are normalised before the rotary embedding."""
-    return decoder_spec(config, seq_len, qk_norm=True)
-
-
 class Qwen2StateDictAdapter(Qwen3StateDictAdapter):
-    """Qwen3's names, with those of the three biases.
-
-    The biases are sharded and converted like their weights: TorchTitan's fused projection splits both when it saves.
-    """
+    """Qwen3's names, with those of the three biases, which TorchTitan shards and splits like their weights."""
 
     def __init__(self, model_config: Qwen3Model.Config, hf_assets_path: str | None):
         super().__init__(model_config, hf_assets_path)
         for x in "qkv":
             name = f"model.layers.{{}}.self_attn.{x}_proj.bias"
             self.from_hf_map[name] = f"layers.{{}}.attention.qkv_linear.w{x}.bias"
-
-
-def qwen2_spec(config: dict[str, Any], seq_len: int) -> ModelSpec:
-    """Qwen2 and Qwen2.5, which TorchTitan lacks: biases on q, k and v, and no norms on q and k."""
-    return decoder_spec(config, seq_len, qkv_bias=True, adapter=Qwen2StateDictAdapter)
 
 
 class LlamaRoPE(CosSinRoPE):
@@ -137,9 +121,8 @@ class LlamaRoPE(CosSinRoPE):
 def llama_spec(config: dict[str, Any], seq_len: int) -> ModelSpec:
     """Llama 3 and SmolLM2: no norms on q and k, and Llama 3's scaled rotary frequencies.
 
-    TorchTitan's own Llama rotates pairs of neighbouring dimensions, and permutes q and k when it reads and writes a
-    checkpoint. Here the two halves of a head are rotated, as in the checkpoint, so nothing is permuted and an export
-    has the same bytes.
+    TorchTitan's own Llama rotates pairs of neighbouring dimensions, and permutes q and k of a checkpoint. Here the two
+    halves of a head are rotated, as in the checkpoint, so an export has the same bytes.
     """
     settings, scaling = rope(config), {}
     if settings["rope_type"] == "llama3":
@@ -149,7 +132,7 @@ def llama_spec(config: dict[str, Any], seq_len: int) -> ModelSpec:
 
 
 SPECS: dict[str, Callable[[dict[str, Any], int], ModelSpec]] = {  # by the model_type of config.json
-    "qwen3": qwen3_spec,
-    "qwen2": qwen2_spec,
+    "qwen3": partial(decoder_spec, qk_norm=True),
+    "qwen2": partial(decoder_spec, qkv_bias=True, adapter=Qwen2StateDictAdapter),  # and Qwen2.5
     "llama": llama_spec,
 }

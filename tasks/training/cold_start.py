@@ -1,7 +1,6 @@
 """The policy `tiny`: random weights, then imitation of the environment's demonstrations.
 
-It learns the format of replies, not good ones, if the demonstrations are of random play. What is
-good it then learns from rewards.
+From demonstrations of random play it learns the format of replies, not good ones; what is good, rewards then teach.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,35 +25,28 @@ from tasks.training.trainer import Trainer
 
 def tokenised(chat: Chat, demonstrations: Sequence[Demonstration]) -> FlatSamples:
     """Demonstrations as a rollout would record them; the mask has the replies with their ends, or all tokens but the
-    first where a demonstration is not `replies_only`.
-    """
-    pieces = [_tokens_and_mask(chat, demonstration) for demonstration in demonstrations]
-    return FlatSamples(
-        np.cumsum([0, *(len(mask) for _, mask in pieces)]),
-        np.array([token for tokens, _ in pieces for token in tokens]),
-        np.array([sampled for _, mask in pieces for sampled in mask], dtype=bool),
-    )
-
-
-def _tokens_and_mask(chat: Chat, demonstration: Demonstration) -> tuple[list[int], list[bool]]:
+    first where a demonstration is not `replies_only`."""
     tokens: list[int] = []
     mask: list[bool] = []
-    messages, end = demonstration.messages, 0  # of the last reply
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
+    offsets = [0]
+    for demonstration in demonstrations:
+        messages, end = demonstration.messages, 0  # of the last reply
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            if end:
+                prompt = chat.next_ids(messages[: end - 1], messages[end - 1]["content"], messages[end:i])
+            else:
+                prompt = chat.initial_ids(messages[:i])
+            assert prompt is not None, "the template of `tiny` only appends"
+            reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
+            tokens += [*prompt, *reply]
+            mask += [not demonstration.replies_only] * len(prompt) + [True] * len(reply)
+            end = i + 1
         if end:
-            prompt = chat.next_ids(messages[: end - 1], messages[end - 1]["content"], messages[end:i])
-        else:
-            prompt = chat.initial_ids(messages[:i])
-        assert prompt is not None, "the template of `tiny` only appends"
-        reply = [*chat.tokenizer.encode(message["content"], add_special_tokens=False), chat.end_id]
-        tokens += [*prompt, *reply]
-        mask += [not demonstration.replies_only] * len(prompt) + [True] * len(reply)
-        end = i + 1
-    if mask:
-        mask[0] = False  # nothing predicts the first token
-    return tokens, mask
+            mask[offsets[-1]] = False  # nothing predicts the first token
+        offsets.append(len(tokens))
+    return FlatSamples(np.array(offsets), np.array(tokens), np.array(mask, dtype=bool))
 
 
 def make_tiny(
@@ -67,10 +59,9 @@ def make_tiny(
     thinking: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start. All depend only on the
-    arguments.
+    """Write the policy `tiny` for `environment` to `target`: tokenizer, weights, cold start.
 
-    With `thinking` it learns the prompts that ask for a thought, and answers them without one. Raises ValueError for an
+    With `thinking` it learns to answer the prompts that ask for a thought, without one. Raises ValueError for an
     environment without demonstrations.
     """
     spec = get_environment(environment, options, thinking=thinking)
@@ -103,20 +94,14 @@ def make_tiny(
 
 
 def tiny_policy(
-    config: TinyPolicyConfig,
-    training: TrainingConfig,
-    environment: str,
-    seed: int,
-    *,
-    thinking: bool = False,
-    options: Mapping[str, Any] | None = None,
+    config: TinyPolicyConfig, training: TrainingConfig, environment: str, seed: int, **prompts: Any
 ) -> Path:
-    """The folder of the policy `tiny` for these settings, made once and kept under `runs/.tiny/`."""
+    """The folder of what `make_tiny` makes of these arguments, made once and kept under `runs/.tiny/`."""
     training = training.on_one_rank()
-    settings = (config.to_json(), training.to_json(), environment, seed, thinking, sorted((options or {}).items()))
+    settings = (config.to_json(), training.to_json(), environment, seed, sorted(prompts.items()))
     folder = (RUNS / ".tiny" / f"{derived_seed('tiny', *settings, CACHE_VERSION):016x}").absolute()
     try:
         read_manifest(folder)  # also refuses weights that were changed
     except ValueError:
-        make_tiny(folder, config, training, environment, seed, thinking=thinking, options=options)
+        make_tiny(folder, config, training, environment, seed, **prompts)
     return folder

@@ -1,8 +1,5 @@
-"""The kind of Flyte task that a training is: one rank in this process, or several that Elastic starts.
-
-train ─► one rank: the function, in this process, whose trainer stays warm
-      └► several: Elastic starts the ranks; each calls the same function, and rank 0 returns the result
-"""
+"""The Flyte task of a training: its function runs in this process, whose trainer stays warm, or Elastic starts several
+ranks that each call it, and rank 0 returns the result."""
 
 import contextlib
 import json
@@ -29,7 +26,7 @@ OURS = {error.__name__: error for error in (ValueError, FloatingPointError, Memo
 
 @dataclass
 class Ranks(Elastic):
-    """Elastic with the numbers of nodes and ranks of the run that is executed: `training.nodes`, `training.ranks`."""
+    """Elastic with the nodes and ranks of the run that is executed."""
 
     monitor_interval: float = 0.2  # type: ignore[assignment]  # seconds
 
@@ -37,8 +34,7 @@ class Ranks(Elastic):
 class RanksTask(PytorchElasticFunctionTask):
     """A task with an input `training`: TrainingConfig, which says how many ranks call its function.
 
-    On one node it is an ordinary pod, on several a PyTorchJob, for which the cluster needs Kubeflow's training
-    operator.
+    On one node it is an ordinary pod, on several a PyTorchJob of Kubeflow's training operator.
     """
 
     def __init__(self, task_config: Ranks, task_function: Any, **kwargs: Any):
@@ -92,8 +88,7 @@ TaskPlugins.register_pythontask_plugin(Ranks, RanksTask)
 def _first_error(failed: Any) -> Exception:
     """The error of the rank that failed first, as it was raised there; `failed` is the launcher's ChildFailedError.
 
-    Each rank that fails leaves a file. When one ends, the others fail too, because they wait for it, so the oldest file
-    counts, whichever rank the launcher reports.
+    Each rank that fails leaves a file. The others fail after it, because they wait for it, so the oldest file counts.
     """
     rank, failure = failed.get_first_failure()
     files = sorted(Path(failure.error_file).parents[1].glob("*/error.json"), key=lambda path: path.stat().st_mtime_ns)
@@ -117,8 +112,7 @@ def _downloaded(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _restored_process(ranks: int) -> Iterator[None]:
-    """Divide the machine's cores among the ranks and give them this process's clock, then undo what the launcher
-    changed: environment variables and signal handlers."""
+    """Give the ranks their share of the cores and this process's clock; then undo what the launcher changed."""
     from tasks.tracking import console
 
     environment, signals = set(os.environ), (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

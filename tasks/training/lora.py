@@ -6,9 +6,9 @@ TorchTitan's converter adds the adapters to a model's config. Q, k and v are sep
 TorchTitan's fused one, so that each has its own adapter and PEFT can read them. The embeddings and the output head have
 none.
 
-A policy is exported merged, W + alpha / rank · B A, so that the generator and the scorer need no LoRA. Its folder
-`adapter/` has the same as a difference to policy 0 of the run, in PEFT's format. Training continues from the trainer's
-state, which has W, A and B separately; a merged policy as W would count the adapters twice.
+A policy is exported merged, W + alpha / rank · B A, so that the generator and the scorer need no LoRA, with the
+adapters beside it in PEFT's format. Training continues from the trainer's state, which has W, A and B separately; a
+merged policy as W would count the adapters twice.
 """
 
 import json
@@ -42,35 +42,28 @@ def with_adapters(model: BaseModel.Config, lora: LoraConfig) -> BaseModel.Config
     """The config of the same model with adapters, and everything else frozen."""
     assert isinstance(model, Decoder.Config)
     for layer in model.layers:
-        assert isinstance(layer.attention, GQAttention.Config)
-        layer.attention.qkv_linear = _separate(layer.attention)
+        attention = layer.attention
+        assert isinstance(attention, GQAttention.Config) and isinstance(attention.qkv_linear, FusedQKVLinear.Config)
+        fused, parts = attention.qkv_linear, {}
+        for name, heads in (("wq", fused.n_heads), ("wkv", fused.n_kv_heads)):
+            parts[name] = Linear.Config(
+                in_features=fused.wqkv.in_features,
+                out_features=heads * fused.head_dim,
+                bias=fused.wqkv.bias,
+                param_init=attention.wo.param_init,  # every weight is replaced by the checkpoint's
+            )
+        attention.qkv_linear = QKVLinear.Config(head_dim=fused.head_dim, **parts)
     converter = LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=list(TARGETS[lora.targets]))
     converted = converter.build().convert(model)
     assert isinstance(converted, BaseModel.Config)
     return converted
 
 
-def _separate(attention: GQAttention.Config) -> QKVLinear.Config:
-    """Q, k and v as three layers; their names in a checkpoint stay the same."""
-    fused = attention.qkv_linear
-    assert isinstance(fused, FusedQKVLinear.Config)
-
-    def linear(heads: int) -> Linear.Config:
-        return Linear.Config(
-            in_features=fused.wqkv.in_features,
-            out_features=heads * fused.head_dim,
-            bias=fused.wqkv.bias,
-            param_init=attention.wo.param_init,  # every weight is replaced by the checkpoint's
-        )
-
-    return QKVLinear.Config(head_dim=fused.head_dim, wq=linear(fused.n_heads), wkv=linear(fused.n_kv_heads))
-
-
 @torch.no_grad()
 def init_adapters(model: nn.Module, seed: int) -> None:
     """A uniform within ±1 / sqrt(in), B zero: the model starts equal to its base.
 
-    Each A depends only on the seed and its name, so it is the same on any number of ranks and on any device.
+    Each A depends only on the seed and its name, not on the ranks or the device.
     """
     for name, weight in model.named_parameters():
         if name.endswith(A):

@@ -1,12 +1,11 @@
-"""The losses, from top to bottom: what they read, the terms that they share, the losses, the table of their names.
+"""The losses: what they read, the terms that they share, one function each, the table of their names.
 
 Axes: K sampled tokens. Every tensor here is [K] unless its name says otherwise.
 
-A loss is a pure function of the sampled tokens of some samples. It returns its value and its metrics: sums over K of
-what was measured, and maxima for keys that end in `_max`. A trajectory is nearly always one sample, more where the chat
-template rewrote earlier turns (see `records.py`). The samples of one call are complete, so a sum over a sample misses
-nothing; those of one trajectory may be in several calls, so of a trajectory a loss knows only its advantage and its
-number of tokens.
+A loss is a pure function of the sampled tokens of some samples. It returns its value and its metrics: sums over K, and
+maxima for keys that end in `_max`. A call has complete samples, so a sum over a sample misses nothing. The samples of
+one trajectory (nearly always one, see `records.py`) may be in several calls, so of a trajectory a loss knows only its
+advantage and its number of tokens.
 
 To add a loss, write a function here, enter it in LOSSES, and name it in `tasks/config.py` with its clip.
 """
@@ -23,10 +22,9 @@ Value = tuple[torch.Tensor, dict[str, torch.Tensor]]  # of a loss, and its metri
 
 @dataclass(frozen=True)
 class StepTotals:
-    """The size of a whole optimizer step, over all its microbatches and ranks.
+    """The size of a whole optimizer step, over all its microbatches and ranks, by which losses divide.
 
-    Losses divide by it, so that a step in several microbatches has the gradient of the step in one. Example:
-    `StepTotals(tokens=262.0, trajectories=64.0)`.
+    Example: `StepTotals(tokens=262.0, trajectories=64.0)`.
     """
 
     tokens: float  # sampled tokens
@@ -35,7 +33,7 @@ class StepTotals:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """The sampled tokens of some samples. Produced by `batch.py`, consumed by the losses.
+    """The sampled tokens of some samples. Produced by `batch_loss`, consumed by the losses.
 
     Example, one trajectory in a sample of two tokens and a sample of one: logprobs_K = [-0.7, -0.1, -1.2],
     sample_K = [0, 0, 1], advantages_K = [0.5, 0.5, 0.5], trajectory_tokens_K = [3, 3, 3].
@@ -55,9 +53,6 @@ class SampledTokens:
     def ratio_K(self) -> torch.Tensor:
         """exp(logprob - old logprob): how much more likely each token has become."""
         return (self.logprobs_K - self.old_logprobs_K).exp()
-
-
-# Terms that the losses share
 
 
 def clipped_gain(
@@ -84,10 +79,8 @@ def kl_estimate(tokens: SampledTokens, estimator: str) -> torch.Tensor:
 
     Schulman, "Approximating KL divergence", 2020. An estimator's gradient as a loss is not the gradient of what it
     estimates (Tang and Munos, arXiv:2506.09477): that of a bare k1 has mean 0, which is why its w has a gradient here.
-    All are weighted by w, because the generator sampled the tokens and the expectation is over the current policy. A
-    token that became rare since it was sampled thus counts as rarely as it would be sampled now; without the weight its
-    exp(d) grows without bound and dominates. k3 keeps every reply of the reference likely, k1 and k2 allow the policy
-    to drop some.
+    The weight w is needed because the generator sampled the tokens and the expectation is over the current policy;
+    without it, exp(d) of a token that became rare since then dominates.
     """
     assert tokens.reference_logprobs_K is not None
     d_K = tokens.reference_logprobs_K - tokens.logprobs_K
@@ -99,22 +92,19 @@ def kl_estimate(tokens: SampledTokens, estimator: str) -> torch.Tensor:
     return w_K.detach() * (d_K.exp() - d_K - 1)
 
 
-def regularisation(tokens: SampledTokens, config: AlgorithmConfig) -> Value:
-    """kl_coefficient KL - entropy_coefficient entropy, [K], and the sums of both."""
+def shared_terms(tokens: SampledTokens, clipped_K: torch.Tensor, config: AlgorithmConfig) -> Value:
+    """kl_coefficient KL - entropy_coefficient entropy, [K], and the metrics of every loss.
+
+    The ratio in the metrics is the unclipped one to the generator, exp(logprob - generator's logprob).
+    """
     penalty_K = -config.entropy_coefficient * tokens.entropy_K
     metrics = {"entropy": tokens.entropy_K.detach().sum()}
     if config.kl_coefficient:
         kl_K = kl_estimate(tokens, config.kl_estimator)
         penalty_K = penalty_K + config.kl_coefficient * kl_K
         metrics["kl"] = kl_K.detach().sum()
-    return penalty_K, metrics
-
-
-@torch.no_grad()
-def ratio_metrics(tokens: SampledTokens, clipped_K: torch.Tensor) -> dict[str, torch.Tensor]:
-    """How far the policy is from the generator, as the unclipped ratio exp(logprob - generator's logprob) says."""
-    ratio_K = (tokens.logprobs_K - tokens.generator_logprobs_K).exp()
-    return {
+    ratio_K = (tokens.logprobs_K.detach() - tokens.generator_logprobs_K).exp()
+    return penalty_K, metrics | {
         "ratio_mean": ratio_K.sum(),
         "ratio_square": ratio_K.square().sum(),
         "ratio_max": ratio_K.max() if len(ratio_K) else ratio_K.new_zeros(()),
@@ -125,9 +115,8 @@ def ratio_metrics(tokens: SampledTokens, clipped_K: torch.Tensor) -> dict[str, t
 def clipped_loss(tokens: SampledTokens, divisor: float, config: AlgorithmConfig) -> Value:
     """sum over tokens of (-weight clipped gain + kl_coefficient KL - entropy_coefficient entropy) / divisor."""
     gain_K, clipped_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
-    penalty_K, metrics = regularisation(tokens, config)
-    loss = (penalty_K - tokens.importance_weights_K * gain_K).sum() / divisor
-    return loss, metrics | ratio_metrics(tokens, clipped_K)
+    penalty_K, metrics = shared_terms(tokens, clipped_K, config)
+    return (penalty_K - tokens.importance_weights_K * gain_K).sum() / divisor, metrics
 
 
 def sum_by(values_K: torch.Tensor, owner_K: torch.Tensor) -> torch.Tensor:
@@ -148,10 +137,10 @@ def importance_weights(
         truncate = min(w, cap)
         mask     = w where 1 / cap <= w <= cap, else 0
 
-    `old` is the trainer's log-probability before the stage's first step, to which the clipped ratio then is. The weight
-    corrects for the rest: the generator has other kernels, another precision, or an older version. This is the
-    decoupled objective of Hilton et al. (arXiv:2110.00641), truncated as in IMPALA (arXiv:1802.01561). The weight stays
-    the same during the stage, and is computed for whole trajectories before the first step.
+    `old` is the trainer's log-probability before the stage's first step, the denominator of the clipped ratio. The
+    weight, computed once then, corrects for the rest: the generator has other kernels, another precision, or an older
+    version. This is the decoupled objective of Hilton et al. (arXiv:2110.00641), truncated as in IMPALA
+    (arXiv:1802.01561).
     """
     log_w_K = old_logprobs_K - generator_logprobs_K
     if config.importance_sampling_level == "sequence":
@@ -167,47 +156,35 @@ def importance_weights(
 
 
 def grpo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig) -> Value:
-    """GRPO: the clipped ratio of each token, averaged over all tokens of the optimizer step.
+    """GRPO and DAPO: the clipped ratio of each token, averaged over all tokens of the optimizer step.
 
         ratio = exp(logprob - old logprob)
         loss  = sum over tokens of (-weight min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)
                                     + kl_coefficient KL - entropy_coefficient entropy) / the step's tokens
 
-    From DeepSeekMath (arXiv:2402.03300, equation 3), with three differences. The mean is over the tokens of the whole
-    optimizer step instead of first within each reply, so that a token of a long reply counts like any other and a batch
-    split in two gives the same gradient. The ratio is to the policy that sampled, by its own log-probabilities, however
-    old it is. The KL is weighted by the ratio (`kl_estimate`).
+    GRPO is from DeepSeekMath (arXiv:2402.03300, equation 3), with three differences. The mean is over the tokens of the
+    whole step instead of first within each reply, so a token of a long reply counts like any other and a batch split in
+    two gives the same gradient. The ratio is to the policy that sampled, by its own log-probabilities, however old it
+    is. The KL is weighted by the ratio (`kl_estimate`).
+
+    DAPO (arXiv:2503.14476, equation 8) has this token mean too, with a higher upper clip, by default 0.28 above and 0.2
+    below: an unlikely token has more room to become likely, which keeps exploration up. The paper's other parts are
+    separate settings: dynamic sampling is `rollout.max_groups`, overlong filtering `rollout.truncated` = "drop", no KL
+    `algorithm.kl_coefficient` = 0, advantages divided by the standard deviation `algorithm.advantage`.
     """
     return clipped_loss(tokens, totals.tokens, config)
 
 
 def dr_grpo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig) -> Value:
-    """Dr. GRPO: GRPO without the normalisations that bias the policy gradient.
+    """Dr. GRPO: GRPO's sum over tokens, divided by the step's trajectories instead of its tokens.
 
-        loss = sum over tokens of (-weight min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)
-                                   + kl_coefficient KL - entropy_coefficient entropy) / the step's trajectories
-
-    From "Understanding R1-Zero-like training" (arXiv:2503.20783, section 3.2): a sum over each trajectory, whatever its
-    length, and the mean over trajectories. Dividing by lengths would favour short right replies and long wrong ones.
+    From "Understanding R1-Zero-like training" (arXiv:2503.20783, section 3.2): a sum over each trajectory with all its
+    samples, and the mean over trajectories. Dividing by lengths would favour short right replies and long wrong ones.
     The paper also divides by a constant, the generation budget; that only scales the learning rate and is left out.
-    The sum is over all samples of a trajectory. The paper's other half, advantages that are not divided by the group's
-    standard deviation, is `algorithm.advantage`, whose "mean_std" is refused with this loss.
+    Its other half, advantages that are not divided by the group's standard deviation, is `algorithm.advantage`, whose
+    "mean_std" is refused with this loss.
     """
     return clipped_loss(tokens, totals.trajectories, config)
-
-
-def dapo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig) -> Value:
-    """DAPO: GRPO with a higher upper clip, by default 0.28 above and 0.2 below.
-
-        loss = sum over tokens of (-weight min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)
-                                   + kl_coefficient KL - entropy_coefficient entropy) / the step's tokens
-
-    From DAPO (arXiv:2503.14476, equation 8): an unlikely token has more room to become likely, which keeps exploration
-    up. `grpo` is a token mean here too, so only the clip differs. The paper's other parts are separate settings:
-    dynamic sampling is `rollout.max_groups`, overlong filtering `rollout.truncated` = "drop", no KL
-    `algorithm.kl_coefficient` = 0, advantages divided by the standard deviation `algorithm.advantage`.
-    """
-    return clipped_loss(tokens, totals.tokens, config)
 
 
 def gspo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig) -> Value:
@@ -217,22 +194,19 @@ def gspo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig
         loss = sum over samples of -share min(s A, clip(s, 1 - clip_low, 1 + clip_high) A) / the step's trajectories
                + sum over tokens of (kl_coefficient KL - entropy_coefficient entropy) / the step's tokens
 
-    From "Group sequence policy optimization" (arXiv:2507.18071, equations 5 and 7): the unit that is rewarded, the
-    whole reply, has one ratio and is clipped as one. Here it is the whole trajectory over all its turns, one sample
-    with a share of 1. Where a chat template split it, each sample is a sequence with its own ratio, its likelihood
-    given the prompt that the generator saw, and its share is that of the trajectory's sampled tokens: each trajectory
-    counts once, and at s = 1 each token has the gradient that it would have unsplit. The weight of a token applies to
-    its part of the sample. The paper clips at 3e-4 and 4e-4, for replies of thousands of tokens, whose mean hardly
-    changes. The default here is 0.1, for short replies: half of their tokens are ends of turns, which do not change, so
-    that a choice with a ratio of 1.2 gives an s of 1.1.
+    From "Group sequence policy optimization" (arXiv:2507.18071, equations 5 and 7): the unit that is rewarded has one
+    ratio and is clipped as one. Here it is the whole trajectory over all its turns, one sample with a share of 1. Where
+    a chat template split it, each sample has its own ratio, and its share is that of the trajectory's sampled tokens:
+    each trajectory counts once, and at s = 1 each token has the gradient that it would have unsplit. The weight of a
+    token applies to its part of the sample. The paper clips at 3e-4 and 4e-4, for replies of thousands of tokens. The
+    default here is 0.1, for short replies, half of whose tokens are ends of turns that do not change.
     """
     length_K = sum_by(torch.ones_like(tokens.logprobs_K), tokens.sample_K)
     log_s_K = sum_by(tokens.logprobs_K - tokens.old_logprobs_K, tokens.sample_K) / length_K
     gain_K, clipped_K = clipped_gain(log_s_K.exp(), tokens.advantages_K, config)
-    penalty_K, metrics = regularisation(tokens, config)
+    penalty_K, metrics = shared_terms(tokens, clipped_K, config)
     gain_K = tokens.importance_weights_K * gain_K / tokens.trajectory_tokens_K
-    loss = penalty_K.sum() / totals.tokens - gain_K.sum() / totals.trajectories
-    return loss, metrics | ratio_metrics(tokens, clipped_K)
+    return penalty_K.sum() / totals.tokens - gain_K.sum() / totals.trajectories, metrics
 
 
 def cispo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig) -> Value:
@@ -248,25 +222,20 @@ def cispo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfi
     ratio_K = tokens.ratio_K.detach()
     capped_K = ratio_K.clamp(1 - config.clip_low, 1 + config.clip_high)
     gain_K = capped_K * tokens.advantages_K * tokens.logprobs_K
-    penalty_K, metrics = regularisation(tokens, config)
-    loss = (penalty_K - tokens.importance_weights_K * gain_K).sum() / totals.tokens
-    return loss, metrics | ratio_metrics(tokens, capped_K != ratio_K)
+    penalty_K, metrics = shared_terms(tokens, capped_K != ratio_K, config)
+    return (penalty_K - tokens.importance_weights_K * gain_K).sum() / totals.tokens, metrics
 
 
-PolicyLoss = Callable[[SampledTokens, StepTotals, AlgorithmConfig], Value]
-
-LOSSES: dict[str, PolicyLoss] = {  # by `algorithm.name`
+# By `algorithm.name`.
+LOSSES: dict[str, Callable[[SampledTokens, StepTotals, AlgorithmConfig], Value]] = {
     "grpo": grpo_loss,
     "dr_grpo": dr_grpo_loss,
-    "dapo": dapo_loss,
+    "dapo": grpo_loss,
     "gspo": gspo_loss,
     "cispo": cispo_loss,
 }
 
 
 def supervised_loss(logprobs_K: torch.Tensor, entropy_K: torch.Tensor, _rows: object, totals: StepTotals) -> Value:
-    """Mean negative log-likelihood of given tokens, -sum(logprob) / the step's tokens; for the cold start.
-
-    It has the signature of a trainer's `Loss`.
-    """
+    """A trainer's `Loss` for the cold start: mean negative log-likelihood, -sum(logprob) / the step's tokens."""
     return -logprobs_K.sum() / totals.tokens, {"entropy": entropy_K.detach().sum()}

@@ -1,36 +1,44 @@
-"""The model of a policy directory: built, sharded, its weights loaded."""
+"""The model of a policy directory: built, sharded, and its weights read from and written as Hugging Face checkpoints.
 
+In the model the weights are always float32; a checkpoint has its own precision, and one file or several.
+"""
+
+import json
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
-from tasks.config import TrainingConfig
-from tasks.policy.checkpoint import check_checkpoint
+from tasks.config import LoraConfig, TrainingConfig
+from tasks.policy.checkpoint import check_checkpoint, copy_all_but
+from tasks.policy.contents import check_stored, weights_dtype
 from tasks.training import titan  # first: it tells torchtitan the device
 from tasks.training.architectures import SPECS
-from tasks.training.lora import init_adapters, with_adapters
-from tasks.training.weights import load_weights
+from tasks.training.lora import ADAPTER, init_adapters, merged, with_adapters, write_adapter
 
+from torchtitan.components.checkpoint import ModelWrapper
 from torchtitan.config import CompileConfig
 from torchtitan.config import TrainingConfig as TitanTrainingConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.protocols.state_dict_adapter import BaseStateDictAdapter
 
+# What an export does not copy from its template: weights in any format, and what a stage wrote about them.
+REPLACED = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "policy.json", "_*")
+
 
 def build_model(
     folder: Path, training: TrainingConfig, *, seed: int = 0
 ) -> tuple[nn.Module, BaseStateDictAdapter, ParallelDims]:
-    """The model of a policy directory, built and sharded by TorchTitan, with its weights in float32.
+    """The model of a policy directory, its adapter to and from Hugging Face names, and the mesh of ranks.
 
-    With `training.dtype` bfloat16, FSDP, which is active on one rank too, casts the weights for each forward and
-    backward pass and sums the gradients in float32. With `training.lora` only the adapters are trained, which `seed`
-    initialises.
-
-    Returns the model, its adapter to and from Hugging Face names, and the mesh of ranks. Raises ValueError when
+    With `training.dtype` bfloat16, FSDP casts the weights for each pass, on one rank too, and sums the gradients in
+    float32. With `training.lora` only the adapters are trained, which `seed` initialises. Raises ValueError when
     `training.seq_len` is more than the policy's max_position_embeddings.
     """
     config, seq_len = check_checkpoint(folder), training.seq_len
@@ -66,3 +74,56 @@ def build_model(
     adapter = spec.state_dict_adapter(shape, None)  # type: ignore[misc]
     load_weights(model, adapter, folder)
     return model, adapter, parallel_dims
+
+
+def full_tensor(values: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which the ranks hold parts; another tensor as it is."""
+    return values.full_tensor() if isinstance(values, DTensor) else values
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, adapter: BaseStateDictAdapter, folder: Path) -> None:
+    """Read the safetensors of `folder` into `model`, on each rank its own shard. LoRA adapters are not changed.
+
+    Raises ValueError, before any tensor is read, for one that is missing or has another shape.
+    """
+    state = dict(ModelWrapper(model).state_dict())
+    hf = adapter.to_hf(state)
+    check_stored(folder, {name: tuple(weight.shape) for name, weight in hf.items()})
+    dcp.load(hf, storage_reader=adapter.get_hf_storage_reader(str(folder)))  # pyright: ignore[reportPrivateImportUsage]
+    model.load_state_dict(state | adapter.from_hf(hf))
+
+
+@torch.no_grad()
+def export_weights(
+    model: nn.Module,
+    adapter: BaseStateDictAdapter,
+    template: Path,
+    folder: Path,
+    *,
+    lora: LoraConfig,
+    max_shard_size: str = "5GB",
+) -> None:
+    """Write `model` into `folder` as a Hugging Face checkpoint like `template`, whose other files are copied.
+
+    The weights have the precision of the template. LoRA adapters are merged into them, and also written separately. All
+    ranks must call this, as it gathers the shards; rank 0 writes.
+    """
+    from huggingface_hub import save_torch_state_dict
+
+    first, state = dist.get_rank() == 0, {}  # all weights, float32 and in main memory, by TorchTitan's names
+    for name, weight in ModelWrapper(model).state_dict().items():
+        gathered = full_tensor(weight)
+        if first:
+            state[name] = gathered.cpu()
+    if not first:
+        return
+    dtype = getattr(torch, weights_dtype(template, json.loads((template / "config.json").read_text())))
+    if template != folder:
+        copy_all_but(template, folder, drop=REPLACED)
+    hf = adapter.to_hf(merged(state, lora) if lora.rank else state)
+    # Copies, because a gathered or split weight may be a view of a larger storage, which safetensors refuses.
+    owned = {name: weight.to(dtype, copy=True, memory_format=torch.contiguous_format) for name, weight in hf.items()}
+    save_torch_state_dict(owned, folder, max_shard_size=max_shard_size)
+    if lora.rank:
+        write_adapter(state, adapter, lora, folder / ADAPTER)

@@ -1,12 +1,20 @@
-"""The samples of a training batch as flat arrays, and which of them share a row.
+"""The samples of a training batch as flat arrays, and packed into the rows that the model takes.
 
-Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples, concatenated.
+Axes: R samples (see `records.py`: nearly always a trajectory is one), N tokens of all samples, concatenated, B rows,
+T columns of a row, K sampled tokens.
 
-    training batch ──flat_samples──► FlatSamples ──plan_rows──► rows of sample numbers ──rows.build_rows──► tensors
+    training batch ──flat_samples──► FlatSamples ──plan_rows──► rows of sample numbers ──build_rows──► Rows
 
-Several samples share a row, one after the other or, with shared prefixes, as the branches of a tree (see `rows.py`).
-What the model computes for a sample is the same either way. Samples of one trajectory may be in different rows. Nothing
-is cut: a sample that is longer than a row is refused.
+What the model computes for a sample does not depend on its row, and samples of one trajectory may be in different rows.
+
+A row is a forest of token trees in preorder: all tokens that continue a token are in the columns after it, up to its
+*subtree end*. Here the samples p q a, p q b c and p d with shared prefixes, and x y:
+
+    token_ids     p  q  a  b  c  d  x  y
+    positions     0  1  2  2  3  1  0  1     in the sample, for the rotary embedding
+    subtree_end   6  5  3  5  5  6  8  8     b attends to p and q, whose subtrees contain it, and not to a
+
+Without sharing, each sample is a tree of its own, a single branch.
 """
 
 from collections.abc import Sequence
@@ -15,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from tasks.records import trajectory_numbers
 
@@ -96,13 +105,6 @@ def group_by_prompt(data: FlatSamples, samples: Sequence[int]) -> list[list[int]
     return list(groups.values())
 
 
-def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
-    """The number of leading tokens that are equal."""
-    shorter = min(len(one), len(other))
-    differ = np.flatnonzero(one[:shorter] != other[:shorter])
-    return int(differ[0]) if len(differ) else shorter
-
-
 def plan_rows(
     data: FlatSamples, samples: Sequence[int], seq_len: int, *, share_prefixes: bool = False
 ) -> list[list[int]]:
@@ -118,30 +120,69 @@ def plan_rows(
         raise ValueError(
             f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
         )
-    if share_prefixes:
-        return _plan_shared_rows(data, samples, seq_len)
     rows: list[list[int]] = []
-    room: list[int] = []
-    for r in sorted(samples, key=lambda r: (-lengths_R[r], r)):
-        length = int(lengths_R[r])
-        row = next((i for i, free in enumerate(room) if free >= length), len(rows))
+    room: list[int] = []  # left in each row
+    for r in sorted(samples, key=lambda r: (data.tokens(r).tolist() if share_prefixes else -lengths_R[r], r)):
+        new, candidates = lengths_R[r], range(len(rows))
+        if share_prefixes and rows:
+            new, candidates = lengths_R[r] - _common_prefix(data, rows[-1][-1], r), candidates[-1:]
+        row = next((i for i in candidates if room[i] >= new), len(rows))
         if row == len(rows):
             rows.append([])
             room.append(seq_len)
+            new = lengths_R[r]
         rows[row].append(r)
-        room[row] -= length
+        room[row] -= new
     return rows
 
 
-def _plan_shared_rows(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[list[int]]:
-    rows: list[list[int]] = []
-    room = 0
-    for r in sorted(samples, key=lambda r: (data.tokens(r).tolist(), r)):
-        tokens = data.tokens(r)
-        new = len(tokens) - common_prefix(data.tokens(rows[-1][-1]), tokens) if rows else seq_len + 1
-        if new > room:
-            rows.append([])
-            room, new = seq_len, len(tokens)
-        rows[-1].append(r)
-        room -= new
-    return rows
+def _common_prefix(data: FlatSamples, one: int, other: int) -> int:
+    """The number of leading tokens that two samples have in common."""
+    shorter = min(len(data.tokens(one)), len(data.tokens(other)))
+    differ = np.flatnonzero(data.tokens(one)[:shorter] != data.tokens(other)[:shorter])
+    return int(differ[0]) if len(differ) else shorter
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some packed rows, and which of their tokens the policy sampled; with shared prefixes, two may share a column."""
+
+    token_ids_BT: torch.Tensor
+    positions_BT: torch.Tensor
+    subtree_end_BT: torch.Tensor  # a token is visible to the columns from its own to before this one
+    row_K: torch.Tensor  # row and column of the logits that predict the token
+    column_K: torch.Tensor
+    target_K: torch.Tensor  # the token's id
+    flat_index_K: np.ndarray  # its index in the flat arrays of FlatSamples
+    sample_K: np.ndarray  # its sample; all sampled tokens of a sample are here
+
+
+def build_rows(
+    data: FlatSamples, plan: Sequence[Sequence[int]], *, share_prefixes: bool = False, multiple_of: int = 1
+) -> Rows:
+    """Lay out the samples of each planned row. T is the longest row's length, rounded up; the padding is a tree of its
+    own. With `share_prefixes` a sample adds only the tokens after its common prefix with the one before it."""
+    prefixes = [
+        [_common_prefix(data, row[i - 1], r) if share_prefixes and i else 0 for i, r in enumerate(row)] for row in plan
+    ]
+    sizes = [sum(int(data.lengths_R[r]) for r in row) - sum(shared) for row, shared in zip(plan, prefixes, strict=True)]
+    T = -(-max([1, *sizes]) // multiple_of) * multiple_of
+    token_ids, positions, subtree_end = (np.zeros((len(plan), T), dtype=np.int64) for _ in range(3))
+    sampled: list[tuple[np.ndarray, ...]] = []  # of each sample: row, column, target, flat index and sample
+    for b, row in enumerate(plan):
+        columns, free = np.zeros(0, dtype=np.int64), 0  # of the present sample's tokens; the first free column
+        for r, shared in zip(row, prefixes[b], strict=True):
+            start, tokens = data.offsets_R[r], data.tokens(r)
+            subtree_end[b, columns[shared:]] = free  # nothing continues these any more
+            columns = np.concatenate([columns[:shared], np.arange(free, free + len(tokens) - shared)])
+            free += len(tokens) - shared
+            token_ids[b, columns], positions[b, columns] = tokens, np.arange(len(tokens))
+            t = np.flatnonzero(data.loss_mask_N[start : start + len(tokens)])
+            sampled.append((np.full_like(t, b), columns[t - 1], tokens[t], start + t, np.full_like(t, r)))
+        subtree_end[b, columns], subtree_end[b, free:] = free, T
+        positions[b, free:] = np.arange(T - free)
+
+    parts = [np.concatenate(part).astype(np.int64) for part in zip(*sampled, strict=True)]
+    row, column, target, flat_index, sample = parts or [np.zeros(0, dtype=np.int64)] * 5
+    tensors = map(torch.from_numpy, (token_ids, positions, subtree_end, row, column, target))
+    return Rows(*tensors, flat_index_K=flat_index, sample_K=sample)

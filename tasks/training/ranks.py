@@ -7,11 +7,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from tasks.folders import atomic_directory
-from tasks.training.titan import titan_utils
 
 CHUNK = 64 * 2**20  # bytes of a file that are sent at once
 
@@ -54,30 +52,24 @@ def _send_missing_files(folder: Path) -> None:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     seen: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(seen, files)
-    known = set(seen[0])
-    for owner, names in enumerate(seen):
-        for name in names:
-            if name not in known:
-                known.add(name)
-                _send(folder / name, owner)
+    owners = {name: rank for rank in reversed(range(len(seen))) for name in seen[rank]}  # the first that sees it
+    for name, owner in owners.items():
+        if owner > 0:
+            _send(folder / name, owner)
 
 
 def _send(path: Path, owner: int) -> None:
-    """Send one file from rank `owner` to rank 0; nothing to do on other ranks."""
-    if (rank := dist.get_rank()) not in (0, owner):
-        return
-    device = torch.device(titan_utils.device_type)
-    size = torch.tensor([path.stat().st_size if rank == owner else 0], device=device)
-    if rank == owner:
-        dist.send(size, 0)
+    """Send one file from rank `owner` to rank 0, in chunks of which the last is empty; nothing to do on other ranks."""
+    if dist.get_rank() == owner:
         with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                dist.send(torch.frombuffer(bytearray(chunk), dtype=torch.uint8).to(device), 0)
-        return
-    dist.recv(size, owner)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        for start in range(0, total := int(size), CHUNK):
-            chunk = torch.empty(min(CHUNK, total - start), dtype=torch.uint8, device=device)
-            dist.recv(chunk, owner)
-            file.write(chunk.cpu().numpy().tobytes())
+            chunk = [b"more"]
+            while chunk[0]:
+                chunk = [file.read(CHUNK)]
+                dist.send_object_list(chunk, dst=0)
+    elif is_first():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            chunk = [b"more"]
+            while chunk[0]:
+                dist.recv_object_list(chunk, src=owner)
+                file.write(chunk[0])

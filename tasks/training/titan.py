@@ -4,15 +4,13 @@ Import this module before any other of torchtitan's. Without an accelerator `tor
 type to "cuda"; it must be changed to the CPU before other modules read it. Only `tasks/training/` imports torchtitan.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import logging
 import os
 import sys
-import types
-from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest.mock import MagicMock
 
 import torch
 import torch.distributed as dist
@@ -27,31 +25,14 @@ if not torch.accelerator.is_available():
     titan_utils.device_type, titan_utils.device_module = "cpu", torch.cpu
 
 
-@contextlib.contextmanager
-def _triton_or_placeholder() -> Iterator[None]:
-    """Let torchtitan define its expert-parallel GPU kernels without Triton, which only a GPU build of torch brings.
-
-    They are never called then. The placeholder is removed afterwards, so that no other package takes it for Triton.
-    """
-    if importlib.util.find_spec("triton") is not None:
-        yield
-        return
-
-    def anything(name: str):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda function=None, **_options: function or (lambda decorated: decorated)
-
-    triton, language = types.ModuleType("triton"), types.ModuleType("triton.language")
-    vars(triton).update(__getattr__=anything, language=language)
-    vars(language).update(__getattr__=anything)
-    sys.modules.update({"triton": triton, "triton.language": language})
-    yield
+if importlib.util.find_spec("triton") is None:
+    # Only a GPU build of torch brings Triton, with which torchtitan defines kernels for experts that are never called
+    # here. The placeholder is removed again, so that no other package takes it for Triton.
+    placeholder = MagicMock()
+    sys.modules.update({"triton": placeholder, "triton.language": placeholder.language})
+    importlib.import_module("torchtitan.distributed.minimal_async_ep")
     del sys.modules["triton"], sys.modules["triton.language"]
 
-
-with _triton_or_placeholder():
-    importlib.import_module("torchtitan.distributed.minimal_async_ep")
 from torchtitan.config import CommConfig, ParallelismConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as dist_utils
@@ -87,16 +68,9 @@ class DenseMaskAttention(FlexAttention):
         return out_BNLH.transpose(1, 2)
 
 
-def inner_attention() -> FlexAttention.Config:
-    """The attention kernel for this machine."""
-    return DenseMaskAttention.Config() if ON_CPU else FlexAttention.Config()
-
-
 def attention_rule(subtree_end_BT: torch.Tensor):
-    """Whether a query attends to a key: to itself and earlier tokens whose subtree contains it (see `rows.py`).
-
-    A function of row, head, and the columns of query and key, as FlexAttention takes it.
-    """
+    """FlexAttention's function of row, head, and the columns of query and key: whether the query attends to the key,
+    to itself and earlier tokens whose subtree contains it (see `packing.py`)."""
 
     def attends(b, _head, q, k):
         return (q >= k) & (q < subtree_end_BT[b, k])
@@ -119,17 +93,15 @@ def attention_masks(subtree_end_BT: torch.Tensor, cp_mesh: DeviceMesh | None = N
 
 
 def row_multiple(training: TrainingConfig) -> int:
-    """The number of which a row's length is a multiple: the ranks that share a row have equal parts of it, on a GPU in
-    whole blocks of FlexAttention."""
+    """What a row's length is a multiple of: its ranks have equal parts, on a GPU in whole blocks of FlexAttention."""
     ranks = training.context_parallel
     return ranks if ON_CPU or ranks == 1 else ranks * _DEFAULT_SPARSE_BLOCK_SIZE
 
 
 def parallelism(training: TrainingConfig) -> ParallelismConfig:
-    """How the ranks share the work: FSDP over all of them, tensor and context parallel degrees.
+    """FSDP over all ranks, tensor and context parallel degrees.
 
-    Gloo reduces FSDP's gradients only without the SPMD types. Sequence parallelism is off, so that a row may have any
-    length; each rank of a tensor group has whole activations between the layers.
+    Gloo reduces FSDP's gradients only without the SPMD types. Without sequence parallelism a row may have any length.
     """
     return ParallelismConfig(
         spmd_backend="partial_dtensor",
@@ -141,10 +113,8 @@ def parallelism(training: TrainingConfig) -> ParallelismConfig:
 
 
 def join_process_group(training: TrainingConfig) -> ParallelDims:
-    """Join the ranks that torchrun (or Flyte's Elastic) started, or form a group of one; returns TorchTitan's mesh.
-
-    An in-process vLLM engine may have formed the default group of one before; it is used here too.
-    """
+    """Join the ranks that torchrun (or Flyte's Elastic) started, or form a group of one, unless an in-process vLLM
+    engine has formed it before; returns TorchTitan's mesh."""
     if not dist.is_initialized():
         if "WORLD_SIZE" in os.environ:
             if not ON_CPU:

@@ -1,7 +1,7 @@
 """A TorchTitan model with its optimizer and schedule: scores tokens, takes optimizer steps, exports policies.
 
 It is composed from TorchTitan's components, because TorchTitan's Trainer class needs an accelerator. Axes: B rows, T
-columns, D hidden size, V vocabulary, K sampled tokens (see `rows.py`), k those of them that are this rank's, where
+columns, D hidden size, V vocabulary, K sampled tokens (see `packing.py`), k those of them that are this rank's, where
 ranks share rows.
 
     FlatSamples ──microbatches──► Rows ──forward──► logprobs_K, entropy_K ──Loss──► value ──backward──► optimizer step
@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from tasks.config import TrainingConfig
 from tasks.training.losses import StepTotals, Value
-from tasks.training.model import build_model
-from tasks.training.packing import FlatSamples, plan_rows
-from tasks.training.rows import Rows, build_rows
+from tasks.training.model import build_model, export_weights, full_tensor
+from tasks.training.packing import FlatSamples, Rows, build_rows, plan_rows
 from tasks.training.titan import ON_CPU, attention_masks, dist_utils, row_multiple
-from tasks.training.weights import export_weights
 
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
@@ -42,16 +39,11 @@ def token_logprobs(
     return all_logprobs_KV.gather(-1, target_K[:, None])[:, 0], entropy_K
 
 
-def full_tensor(values: torch.Tensor) -> torch.Tensor:
-    """All of a tensor of which the ranks of a tensor-parallel group hold parts; another tensor as it is."""
-    return values.full_tensor() if isinstance(values, DTensor) else values
-
-
 class Trainer:
     """One model on all ranks of the process group.
 
-    The learning rate follows TorchTitan's schedule, which takes `schedule_steps` steps in the run: one for each
-    iteration, not for each optimizer step, whose number depends on how many groups have a gradient.
+    The learning rate follows TorchTitan's schedule over `schedule_steps` steps, one for each iteration of the run: the
+    number of optimizer steps depends on how many groups have a gradient.
     """
 
     def __init__(self, policy: Path, config: TrainingConfig, *, temperature: float, schedule_steps: int, seed: int = 0):
@@ -63,12 +55,7 @@ class Trainer:
         self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.model._skip_lm_head = True  # pyright: ignore[reportArgumentType]  # see _forward
         self.device = torch.device("cpu") if ON_CPU else torch.device("cuda", torch.cuda.current_device())
-        options = {
-            "lr": config.learning_rate,
-            "betas": (0.9, 0.95),
-            "eps": 1e-8,
-            "weight_decay": config.weight_decay,
-        }
+        options = dict(lr=config.learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=config.weight_decay)
         self.optimizers = OptimizersContainer.Config(
             param_groups=[ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)],
             implementation="foreach" if ON_CPU else "fused",
@@ -89,7 +76,7 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What TorchTitan's checkpoint holds beside weights, optimizer and schedule."""
+        """What a checkpoint holds beside weights, optimizer and schedule."""
         return {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -135,7 +122,11 @@ class Trainer:
                     measured[name] = max(measured.get(name, -math.inf), float(amount))
                 else:
                     measured[name] = measured.get(name, 0.0) + float(amount) / totals.tokens
-        measured = self._over_ranks(measured)
+        if dist.get_world_size() > 1:
+            parts: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
+            dist.all_gather_object(parts, measured)
+            parts = parts[:: self.group_size]
+            measured = {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in measured}
         norm = float(dist_utils.clip_grad_norm_(self.trained, self.config.max_norm, foreach=True))
         if not (math.isfinite(measured["loss"]) and math.isfinite(norm)):
             self.optimizers.zero_grad()
@@ -152,25 +143,20 @@ class Trainer:
         return plan_rows(data, samples, self.config.seq_len, share_prefixes=self.config.share_prefixes)
 
     def _microbatches(self, data: FlatSamples, samples: Sequence[int], size: int) -> list[Rows]:
-        """This rank's share of the rows, `size` of them for each forward pass; as many passes on every rank.
-
-        The ranks of one group, those that share layers or rows, have consecutive numbers and get the same rows.
-        """
+        """This rank's share of the rows, `size` of them for each forward pass; as many passes on every rank. Ranks that
+        share layers or rows have consecutive numbers and get the same rows."""
         plan = self.plan(data, samples)
         groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
-        plan += [[]] * (-len(plan) % groups)
-        own = plan[group::groups]
+        own = (plan + [[]] * (-len(plan) % groups))[group::groups]
         shared, multiple = self.config.share_prefixes, row_multiple(self.config)
-        return [
-            build_rows(data, own[i : i + size], share_prefixes=shared, multiple_of=multiple)
-            for i in range(0, len(own), size)
-        ]
+        parts = [own[i : i + size] for i in range(0, len(own), size)]
+        return [build_rows(data, part, share_prefixes=shared, multiple_of=multiple) for part in parts]
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K].
 
-        With context parallelism each rank has a contiguous part of the columns. It applies the output head to its own
-        sampled tokens, and an all-reduce gives every rank the results of all.
+        With context parallelism each rank has a contiguous part of the columns, applies the output head to its own
+        sampled tokens, and gets the results of all by an all-reduce.
         """
         token_ids_BT, positions_BT = rows.token_ids_BT.to(self.device), rows.positions_BT.to(self.device)
         column_K, own_k = rows.column_K, torch.arange(len(rows.column_K))
@@ -194,14 +180,6 @@ class Trainer:
         dist.all_reduce(all_K2, group=mesh.get_group())
         logprobs_K, entropy_K = (own_K2 + (all_K2 - own_K2.detach())).unbind(-1)  # gradients only of its own
         return logprobs_K, entropy_K
-
-    def _over_ranks(self, measured: dict[str, float]) -> dict[str, float]:
-        if dist.get_world_size() == 1:
-            return measured
-        parts: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(parts, measured)
-        parts = parts[:: self.group_size]
-        return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in measured}
 
     def export(self, template: Path, folder: Path) -> None:
         """Write the weights into `folder` as a Hugging Face checkpoint like `template`."""

@@ -30,9 +30,8 @@ def open_scorer(policy: Path, config: TrainingConfig, *, temperature: float) -> 
 def resume(policy: Path, state: Path | None, config: GrpoConfig, run: Run) -> Trainer:
     """The trainer that made `policy`, if this process keeps it warm; else a new one, with `state` if there is one.
 
-    The state has the weights in float32 and separate from their adapters; the policy has them in its own precision and
-    merged, so they are loaded from the state. The warm trainer is removed from the cache, so that it is never used
-    again when its stage fails.
+    The state has the weights in float32 and separate from their adapters; the policy has them rounded and merged. The
+    warm trainer is removed from the cache, so that it is not used again when its stage fails.
     """
     trainer = _warm.pop(f"{run.token} {read_manifest(policy).digest}", None)
     _warm.clear()

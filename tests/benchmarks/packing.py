@@ -32,10 +32,9 @@ from tasks.config import GrpoConfig
 from tasks.environments.catalog import get_environment
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
-from tasks.training.batch import batch_loss, trainable
 from tasks.training.cold_start import tiny_policy
-from tasks.training.packing import FlatSamples
-from tasks.training.rows import Rows, build_rows
+from tasks.training.packing import FlatSamples, Rows, build_rows
+from tasks.training.train import batch_loss, trainable
 from tasks.training.trainer import Trainer
 
 ROUNDS = 8
@@ -55,7 +54,7 @@ class PaddedToSeqLen(Padded):
     def _microbatches(self, data: FlatSamples, samples: Sequence[int], size: int) -> list[Rows]:
         plan = self.plan(data, samples)
         parts = [plan[i : i + size] for i in range(0, len(plan), size)]
-        return [build_rows(data, part, min_length=self.config.seq_len) for part in parts]
+        return [build_rows(data, part, multiple_of=self.config.seq_len) for part in parts]
 
 
 def blackjack_batch(config: GrpoConfig) -> tuple[pa.Table, Path]:

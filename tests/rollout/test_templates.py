@@ -26,10 +26,9 @@ from tasks.rollout.loop import EpisodeLoop
 from tasks.rollout.play import TaskSchedule
 from tasks.rollout.shards import join_shards, sample_shard
 from tasks.rollout.worker import RolloutWorker
-from tasks.training.batch import mismatch
 from tasks.training.losses import LOSSES, supervised_loss
 from tasks.training.packing import FlatSamples, flat_samples
-from tasks.training.train import train_on
+from tasks.training.train import mismatch, train_on
 from tasks.training.trainer import Trainer
 
 TEMPLATES = Path(__file__).parents[1] / "policy" / "templates"

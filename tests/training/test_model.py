@@ -14,10 +14,9 @@ from tasks.policy.architectures import check_architecture
 from tasks.policy.checkpoint import read_manifest
 from tasks.training.architectures import SPECS
 from tasks.training.losses import supervised_loss
-from tasks.training.model import build_model
+from tasks.training.model import build_model, load_weights
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
-from tasks.training.weights import load_weights
 
 Checkpoint = Callable[..., Path]
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
-from tasks.training.packing import FlatSamples, flat, flat_samples, group_by_prompt, plan_rows
-from tasks.training.rows import build_rows
+from tasks.training.packing import FlatSamples, build_rows, flat, flat_samples, group_by_prompt, plan_rows
 from tasks.training.titan import attention_masks, attention_rule
 
 # A: 11 12 13, of which 12 and 13 were sampled. B: 21 22, of which 22 was.
@@ -37,7 +36,7 @@ def test_two_rows_by_hand() -> None:
 
 
 def test_a_row_padded_to_a_length_by_hand() -> None:
-    rows, packed = build_rows(TWO, [[0, 1]], min_length=8), build_rows(TWO, [[0, 1]], min_length=4)
+    rows, packed = build_rows(TWO, [[0, 1]], multiple_of=8), build_rows(TWO, [[0, 1]], multiple_of=5)
     assert rows.token_ids_BT.tolist() == [[11, 12, 13, 21, 22, 0, 0, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
     assert packed.token_ids_BT.tolist() == [[11, 12, 13, 21, 22]]  # and never cut
@@ -139,7 +138,7 @@ def test_a_prompt_is_all_before_the_first_sampled_token() -> None:
 
 def test_shared_prefixes_by_hand() -> None:
     assert plan_rows(TREE, [3, 2, 1, 0], seq_len=8, share_prefixes=True) == [[0, 1, 2, 3]]
-    rows = build_rows(TREE, [[0, 1, 2, 3]], min_length=9, share_prefixes=True)
+    rows = build_rows(TREE, [[0, 1, 2, 3]], multiple_of=9, share_prefixes=True)
     assert rows.token_ids_BT.tolist() == [[P, Q, A, B, C, D, X, Y, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 2, 3, 1, 0, 1, 0]]
     assert rows.subtree_end_BT.tolist() == [[6, 5, 3, 5, 5, 6, 8, 8, 9]]

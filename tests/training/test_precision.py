@@ -11,9 +11,9 @@ from tasks.config import LoraConfig, RolloutConfig, TrainingConfig
 from tasks.policy.checkpoint import write_manifest
 from tasks.rollout.engine import open_engine
 from tasks.training.losses import supervised_loss
+from tasks.training.model import export_weights
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
-from tasks.training.weights import export_weights
 
 CONFIG = TrainingConfig(seq_len=64, learning_rate=1e-4, warmup_iterations=0, max_norm=1e6, dtype="bfloat16")
 

@@ -22,12 +22,10 @@ from tasks.buffer.selection import gather, select_groups
 from tasks.config import BufferConfig, GrpoConfig, LoraConfig, Run, TrainingConfig
 from tasks.policy.checkpoint import digest, read_manifest
 from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
-from tasks.training.batch import mismatch, trainable
 from tasks.training.lora import ADAPTER
 from tasks.training.losses import LOSSES, StepTotals
-from tasks.training.packing import FlatSamples, flat_samples, plan_rows
-from tasks.training.rows import Rows, build_rows
-from tasks.training.train import minibatches, next_policy, train_on
+from tasks.training.packing import FlatSamples, Rows, build_rows, flat_samples, plan_rows
+from tasks.training.train import minibatches, mismatch, next_policy, train_on, trainable
 from tasks.training.trainer import Trainer
 
 TRAINING = TrainingConfig(epochs=2, minibatch_size=4, learning_rate=1e-2, warmup_iterations=0, rows=2, seq_len=32)

@@ -12,8 +12,7 @@ import torch
 from objectives import objective
 from tasks.config import AlgorithmConfig, TrainingConfig
 from tasks.training.losses import LOSSES, SampledTokens, StepTotals, supervised_loss
-from tasks.training.packing import FlatSamples, flat_samples
-from tasks.training.rows import Rows
+from tasks.training.packing import FlatSamples, Rows, flat_samples
 from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer, token_logprobs
 

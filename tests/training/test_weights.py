@@ -15,9 +15,9 @@ from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint, digest
 from tasks.policy.contents import INDEX, stored_tensors, weights_dtype
 from tasks.training.losses import supervised_loss
+from tasks.training.model import export_weights
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
-from tasks.training.weights import export_weights
 
 SMALL = "60KB"  # of a shard: the checkpoints here are of some 300
 
