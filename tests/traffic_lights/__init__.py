@@ -8,6 +8,7 @@ from tasks.seeds import derived_seed
 
 ANSWERS = {"red": "STOP", "amber": "SLOW", "green": "GO"}
 LIGHTS = 3
+DEFAULTS = {"training": {"epochs": 2, "minibatch_size": 16, "learning_rate": 1e-3}, "tiny": {"cold_start_steps": 100}}
 
 
 class TrafficLights:
@@ -25,9 +26,8 @@ class TrafficLights:
         if answer not in ANSWERS.values():
             return Step(done=True, valid=False, note="no answer")
         right = answer == ANSWERS[self.colours.pop(0)]
-        done = not self.colours
-        messages = [] if done else [self.light()]
-        return Step(messages, reward=right / LIGHTS, done=done, metrics={"right": right}, note="" if right else "wrong")
+        messages = [self.light()] if self.colours else []
+        return Step(messages, right / LIGHTS, not messages, metrics={"right": right}, note="" if right else "wrong")
 
     async def close(self) -> None: ...
 
@@ -55,5 +55,5 @@ SPEC = EnvironmentSpec(
     reward_range=(0, 1),
     baselines={"guess": guess},
     demonstrations=demonstrations,
-    defaults={"rollout": {"max_tokens": 8, "max_turns": LIGHTS}},
+    defaults=DEFAULTS,
 )
