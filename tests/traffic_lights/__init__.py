@@ -8,6 +8,7 @@ from tasks.seeds import derived_seed
 
 ANSWERS = {"red": "STOP", "amber": "SLOW", "green": "GO"}
 LIGHTS = 3
+DEFAULTS = {"training": {"epochs": 2, "minibatch_size": 16, "learning_rate": 1e-3}, "tiny": {"cold_start_steps": 100}}
 
 
 class TrafficLights:
@@ -25,9 +26,8 @@ class TrafficLights:
         if answer not in ANSWERS.values():
             return Step(done=True, valid=False, note="no answer")
         right = answer == ANSWERS[self.colours.pop(0)]
-        done = not self.colours
-        messages = [] if done else [self.light()]
-        return Step(messages, reward=right / LIGHTS, done=done, metrics={"right": right}, note="" if right else "wrong")
+        messages = [self.light()] if self.colours else []
+        return Step(messages, right / LIGHTS, not messages, metrics={"right": right}, note="" if right else "wrong")
 
     async def close(self) -> None: ...
 
@@ -35,6 +35,10 @@ class TrafficLights:
 def task(split: Split, index: int) -> Task:
     seed = derived_seed("traffic lights", split, index)
     return Task(id=f"{split}-{seed}", split=split, seed=seed)
+
+
+def guess(environment: TrafficLights, rng: random.Random) -> str:
+    return rng.choice(list(ANSWERS.values()))
 
 
 def demonstrations(seed: int, count: int) -> list[Demonstration]:
@@ -49,10 +53,7 @@ SPEC = EnvironmentSpec(
     metrics=(Metric("right", "right answers", ".1%", headline=True, per="step"),),
     outcome=lambda episode: "safe" if episode.reward > 0.99 else "crash",
     reward_range=(0, 1),
-    baselines={"guess": lambda environment, rng: rng.choice(list(ANSWERS.values()))},
+    baselines={"guess": guess},
     demonstrations=demonstrations,
-    defaults={
-        "rollout": {"max_tokens": 8, "max_turns": LIGHTS, "groups": 128, "max_groups": 256},
-        "training": {"epochs": 4, "learning_rate": 1e-3, "warmup_iterations": 1, "share_prefixes": True},
-    },
+    defaults=DEFAULTS,
 )
