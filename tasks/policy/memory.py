@@ -98,10 +98,9 @@ def training_role(
 ) -> Role:
     """The trainer holds weights and Adam's moments; on top come gradients, and activations or a copy of the weights.
 
-    The weights are float32 always, in equal parts over `ranks`; in bfloat16 those of a block are cast while it works.
-    Frozen weights have neither gradients nor moments. The copy is what the optimizer's square roots and the gathered
-    export take; with lag 1 a second scorer has the sampler's weights. Neither exists at the same time as activations.
-    Prompts that share a row change nothing: no pass has more than `rows` x `seq_len` tokens.
+    The weights are float32 always, in equal parts over `ranks`; frozen ones have neither gradients nor moments. The
+    copy is what the optimizer's square roots and the gathered export take; with lag 1 a second scorer has the sampler's
+    weights. Neither exists at the same time as activations.
     """
     of = sizes(config)
     whole = parameters(config) * FLOAT32
@@ -124,11 +123,10 @@ def scorer_role(config: Mapping[str, Any], training: TrainingConfig, max_tokens:
 
 
 def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: float = 0) -> Role:
-    """vLLM: weights with an output head of their own, and the attention cache.
+    """vLLM: weights with an output head of their own, and the attention cache; on top the logits of what is sampled at
+    once and a block's activations of the prompts, or the next version's weights while they are read.
 
-    On top come the logits of what is sampled at once and a block's activations of the prompts, or the next version's
-    weights while they are read. On a GPU of `gpu` bytes it takes its share whatever the policy; weights that are more
-    than the share do not fit.
+    On a GPU of `gpu` bytes it takes its share whatever the policy; weights that are more than the share do not fit.
     """
     of = sizes(config)
     weights = (parameters(config) + of.tied * of.embeddings) * BYTES[rollout.dtype]

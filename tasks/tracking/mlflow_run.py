@@ -29,14 +29,13 @@ PARAMS_AT_ONCE = 100  # that MLflow takes in one request
 def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object], tags: Mapping[str, str]) -> str:
     """The id of the training's MLflow run: a new one, or the one that an earlier attempt with this token opened.
 
-    Parameters are flat, `{"training.epochs": 4}`. MLflow never changes a parameter: where a resumed training has
-    another value than its first attempt, the tag `resumed.<parameter>` holds the new one. A value that is longer than
-    MLflow takes is cut, with a note that says so.
+    Parameters are flat, `{"training.epochs": 4}`; long values are cut, visibly. MLflow never changes a parameter: where
+    a resumed training has another value, the tag `resumed.<parameter>` holds it.
 
     Raises ValueError when a server does not answer within 15 s, the address is of an unknown kind, or the folder of the
     SQLite file cannot be written.
     """
-    from mlflow.entities import Param
+    from mlflow.entities import Param, RunTag
     from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
     check_reachable(uri)
@@ -51,7 +50,8 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
         if FAILURE_TAG in run.data.tags:
             mlflow.delete_tag(run_id, FAILURE_TAG)
         changed = {f"resumed.{key}": value for key, value in given.items() if known.get(key, value) != value}
-        _set_tags(uri, run_id, {**started_by(), **tags, **git_state(), **library_versions(), **changed})
+        made_with = {**started_by(), **tags, **git_state(), **library_versions(), **changed}
+        mlflow.log_batch(run_id, tags=[RunTag(key, _fitting(value)) for key, value in made_with.items()])
         new = [Param(key, value) for key, value in given.items() if key not in known]
         for start in range(0, len(new), PARAMS_AT_ONCE):
             mlflow.log_batch(run_id, params=new[start : start + PARAMS_AT_ONCE])
@@ -124,19 +124,13 @@ def note_shard(run: Run, stage: str, shard: int, lost: str) -> int:
     """
     mlflow = client(run.tracking_uri)
     prefix = f"lost.{stage.replace(' ', '.')}."
-    if lost:
-        mlflow.set_tag(run.mlflow_run_id, f"{prefix}{shard}", _fitting(lost))
     tags = {tag for tag in mlflow.get_run(run.mlflow_run_id).data.tags if tag.startswith(prefix)}
-    if not lost and f"{prefix}{shard}" in tags:
-        mlflow.delete_tag(run.mlflow_run_id, f"{prefix}{shard}")
-        tags.remove(f"{prefix}{shard}")
-    return len(tags)
-
-
-def _set_tags(uri: str, run_id: str, tags: Mapping[str, str]) -> None:
-    from mlflow.entities import RunTag
-
-    client(uri).log_batch(run_id, tags=[RunTag(key, _fitting(value)) for key, value in tags.items()])
+    tag = f"{prefix}{shard}"
+    if lost:
+        mlflow.set_tag(run.mlflow_run_id, tag, _fitting(lost))
+    elif tag in tags:
+        mlflow.delete_tag(run.mlflow_run_id, tag)
+    return len(tags | {tag} if lost else tags - {tag})
 
 
 def _fitting(text: str) -> str:

