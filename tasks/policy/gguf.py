@@ -32,7 +32,7 @@ def find_gguf(source: str) -> Path:
 
 
 def import_gguf(file: Path, target: Path, dtype: str = "bfloat16") -> str:
-    """Write the model and the tokenizer of `file` into the directory `target`, whole or not at all; says what it is.
+    """Write the model and tokenizer of `file` into `target`, whole or not at all; returns a description.
 
     Weights are dequantised in float32 and then rounded to `dtype`, once.
     """
