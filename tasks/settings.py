@@ -38,8 +38,12 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
-    source: ClassVar[str] = "config"  # in sentences: what has an unknown key
     section: ClassVar[str] = ""  # in sentences: the path to the record, before the name of a field
+    source: ClassVar[str] = "config"  # in sentences: what has an unknown key
+
+    def __init_subclass__(cls, section: str = "", source: str = "config", **options: Any):
+        super().__init_subclass__(**options)
+        cls.section, cls.source = section, source
 
     if not TYPE_CHECKING:  # a type checker knows the fields as parameters
 
@@ -98,9 +102,10 @@ class Settings(BaseModel):
     def __hash__(self) -> int:
         return hash(json.dumps(self.whole(), sort_keys=True))
 
-    def has(self, *names: str) -> bool:
-        """Whether all these fields were given. A rule between fields is checked then, and so always once resolved."""
-        return self.model_fields_set.issuperset(names)
+    def rule(self, name: str, holds: bool, allowed: str, *others: str) -> None:
+        """Require a rule between the field `name` and `others`, once all were given, and so always once resolved."""
+        if self.model_fields_set.issuperset((name, *others)):
+            require(holds, f"{self.section}.{name}", getattr(self, name), allowed)
 
 
 @contextmanager
