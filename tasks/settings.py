@@ -33,6 +33,14 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 class Settings(BaseModel):
     """A frozen record that refuses unknown keys; bad values are a ValueError with one sentence."""
 

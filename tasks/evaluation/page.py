@@ -4,7 +4,7 @@ The text is in page.html.jinja, with a light and a dark theme. Addresses, and pa
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -17,6 +17,7 @@ from tasks.evaluation.origin import Origin
 from tasks.evaluation.records import Evaluation, Example
 from tasks.evaluation.table import cell, display_name, headlines, minus, results_table
 from tasks.policy.checkpoint import Manifest
+from tasks.settings import flat
 from tasks.tracking import console
 
 TEMPLATE = "page.html.jinja"
@@ -48,7 +49,7 @@ def report_page(
     first, last = evaluations[0], evaluations[-1]
     ends = {f"before (policy {first.policy_version})": first, f"after (policy {last.policy_version})": last}
     columns, rows = results_table(spec, ends, last.baselines)
-    defaults = _flat(GrpoConfig().resolved(spec.defaults).whole())
+    defaults = flat(GrpoConfig().resolved(spec.defaults).whole())
     return _page(
         title=f"{run.name}: GRPO in {run.environment}",
         subtitle=f"{played[-1]:,} episodes, {policy.version} policy versions, {_moment(ended)}",
@@ -59,7 +60,7 @@ def report_page(
         pictures=pictures,
         examples=last.examples,
         evaluations=_evaluations(spec, evaluations, played),
-        settings=[(name, here, defaults.get(name, "")) for name, here in _flat(run.given.to_dict()).items()],
+        settings=[(name, here, defaults.get(name, "")) for name, here in flat(run.given.to_dict()).items()],
         made=_made(run, policy, origin, ended),
     )
 
@@ -119,14 +120,6 @@ def _evaluations(spec: EnvironmentSpec, evaluations: Sequence[Evaluation], playe
         for evaluation, episodes, found in zip(evaluations, played, cells, strict=True)
     ]
     return [["policy", "episodes played", *(label.strip() for label in labels)], *rows]
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def _made(run: Run, policy: Manifest, origin: Origin | None, ended: float) -> list[tuple[str, str]]:

@@ -35,21 +35,13 @@ def create_run(
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
-    inputs = {
-        "run_name": run_name,
-        "policy": policy,
-        "environment": environment,
-        "environment_url": environment_url,
-        "iterations": iterations,
-        "seed": seed,
-        "lag": lag,
-    }
+    inputs: dict = {"run_name": run_name, "policy": policy, "environment": environment}
+    inputs |= {"environment_url": environment_url, "iterations": iterations, "seed": seed, "lag": lag}
     context = FlyteContextManager.current_context()
     state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()
     source = start_of(policy, run_name, files)
-    checked: dict = {**inputs, "policy": source.uri}
-    resolved, known = check_inputs(**checked, config=config, here=here, files=files)
+    resolved, known = check_inputs(**inputs | {"policy": source.uri}, config=config, here=here, files=files)
     needs = check_memory(known, policy, resolved, lag=lag, here=here)
     use_scratch_folder()
     run = open_run(inputs, config, resolved, needs, source, {} if here else flyte_execution())
