@@ -96,7 +96,6 @@ class Settings(BaseModel):
         return {name: value for name, value in (given | records).items() if name not in records or value}
 
     def to_json(self) -> str:
-        """The same as text."""
         return json.dumps(self.to_dict())
 
     def whole(self) -> dict[str, Any]:

@@ -89,7 +89,6 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Give back what is held."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _FILES_BESIDE_SESSIONS = 64
 
 
 class ChatAction(Action):
-    """What the policy says."""
+    """A reply of the policy."""
 
     message: dict[str, Any] = Field(description="The assistant's message: role, content, and tool calls if any")
 
