@@ -36,10 +36,8 @@ else:
 DERIVED: Any = None
 
 
-class RolloutConfig(Settings):
+class RolloutConfig(Settings, section="rollout"):
     """How trajectories are sampled."""
-
-    section = "rollout"
 
     groups: AtLeast1 = 64
     """Groups wanted an iteration whose rewards differ; a group is the trajectories of one task."""
@@ -88,19 +86,13 @@ class RolloutConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.has("groups", "max_groups"):
-            allowed = f"rollout.groups ({self.groups}) or more"
-            require(self.max_groups >= self.groups, "rollout.max_groups", self.max_groups, allowed)
-        if self.has("groups", "workers"):
-            allowed = f"1 to rollout.groups ({self.groups})"
-            require(self.workers <= self.groups, "rollout.workers", self.workers, allowed)
-        if self.has("thinking", "max_tokens") and self.thinking:
-            allowed = "16 or more with rollout.thinking, for the thought and the answer"
-            require(self.max_tokens >= 16, "rollout.max_tokens", self.max_tokens, allowed)
-        if self.max_episode_tokens is not None and self.has("max_tokens"):
-            allowed = f"more than rollout.max_tokens ({self.max_tokens}); by default it is training.seq_len"
-            fits = self.max_episode_tokens > self.max_tokens
-            require(fits, "rollout.max_episode_tokens", self.max_episode_tokens, allowed)
+        groups, longest = self.groups, self.max_episode_tokens
+        self.rule("max_groups", self.max_groups >= groups, f"rollout.groups ({groups}) or more", "groups")
+        self.rule("workers", self.workers <= groups, f"1 to rollout.groups ({groups})", "groups")
+        thought = "16 or more with rollout.thinking, for the thought and the answer"
+        self.rule("max_tokens", not self.thinking or self.max_tokens >= 16, thought, "thinking")
+        allowed = f"more than rollout.max_tokens ({self.max_tokens}); by default it is training.seq_len"
+        self.rule("max_episode_tokens", longest is None or longest > self.max_tokens, allowed, "max_tokens")
         return self
 
     @property
@@ -110,29 +102,17 @@ class RolloutConfig(Settings):
 
     def resolved(self, defaults: Mapping[str, Any] = {}) -> "RolloutConfig":
         """As `GrpoConfig.resolved`, where no training says how long an episode may be."""
-        longest = self.max_episode_tokens
-        config = GrpoConfig(rollout=self)
-        if longest is not None:
-            config = config.replace(training=TrainingConfig(seq_len=max(longest, 16)))
-        return config.resolved(defaults).rollout
+        row = {} if self.max_episode_tokens is None else {"seq_len": max(self.max_episode_tokens, 16)}
+        return GrpoConfig.from_dict({"rollout": self, "training": row}).resolved(defaults).rollout
 
 
 # How far below and above 1 the ratio counts where the record does not say; each is the algorithm's own.
-CLIPS = {
-    "grpo": (0.2, 0.2),
-    "dr_grpo": (0.2, 0.2),
-    "dapo": (0.2, 0.28),
-    "gspo": (0.1, 0.1),
-    "cispo": (1.0, 0.28),
-}
+CLIPS = {"grpo": (0.2, 0.2), "dr_grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "gspo": (0.1, 0.1), "cispo": (1.0, 0.28)}
 MISMATCH = {"float32": 0.02, "bfloat16": 0.1}  # measured: about 1e-6, and 0.02 to 0.06
-ADVANTAGES = ("mean", "mean_std", "leave_one_out")
 
 
-class AlgorithmConfig(Settings):
+class AlgorithmConfig(Settings, section="algorithm"):
     """The objective; the losses are in tasks/training/."""
-
-    section = "algorithm"
 
     name: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "grpo"
     """Which loss."""
@@ -159,8 +139,8 @@ class AlgorithmConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.name == "dr_grpo":  # it does not divide by the deviation
-            require(self.advantage != "mean_std", "algorithm.advantage", self.advantage, "mean, leave_one_out")
+        by_deviation = self.name == "dr_grpo" and self.advantage == "mean_std"  # which Dr. GRPO does not do
+        self.rule("advantage", not by_deviation, "mean, leave_one_out")
         return self
 
     def resolved(self, dtype: Dtype = "float32") -> Self:
@@ -170,10 +150,8 @@ class AlgorithmConfig(Settings):
         return self.model_validate(own | {name: value for name, value in self if value is not None})
 
 
-class BufferConfig(Settings):
+class BufferConfig(Settings, section="buffer"):
     """The groups that one training stage draws from the last batches, freshest first."""
-
-    section = "buffer"
 
     max_age: AtLeast0 = 4
     """Policy versions between the one that sampled a group and the one trained."""
@@ -183,10 +161,8 @@ class BufferConfig(Settings):
     """Groups in a training batch at most. None: rollout.groups x buffer.reuse."""
 
 
-class LoraConfig(Settings):
+class LoraConfig(Settings, section="training.lora"):
     """Low-rank adapters beside frozen weights (arXiv:2106.09685); the output of each is scaled by alpha / rank."""
-
-    section = "training.lora"
 
     rank: AtLeast0 = 0
     """0 trains all weights, without adapters."""
@@ -196,10 +172,8 @@ class LoraConfig(Settings):
     """The linear layers of every block that get adapters."""
 
 
-class TrainingConfig(Settings):
+class TrainingConfig(Settings, section="training"):
     """Optimizer steps on one training batch."""
-
-    section = "training"
 
     epochs: AtLeast1 = 1
     """Passes over the training batch."""
@@ -248,10 +222,8 @@ class TrainingConfig(Settings):
         return self.model_validate({name: value for name, value in self.to_dict().items() if name not in ranks})
 
 
-class EvaluationConfig(Settings):
+class EvaluationConfig(Settings, section="evaluation"):
     """Greedy episodes of test tasks, which training never sees."""
-
-    section = "evaluation"
 
     every: AtLeast1 = 8
     """Iterations between evaluations; the first and the last policy always have one."""
@@ -261,10 +233,8 @@ class EvaluationConfig(Settings):
     """Which test tasks."""
 
 
-class RetentionConfig(Settings):
+class RetentionConfig(Settings, section="retention"):
     """What a run keeps on disk of old versions. Trajectories and evaluations stay, always."""
-
-    section = "retention"
 
     last: Annotated[
         Whole, Field(ge=3, json_schema_extra={"allowed": "3 or more, a stage that is repeated may need so many"})
@@ -277,10 +247,8 @@ class RetentionConfig(Settings):
 MODEL_NAME = "letters, digits, dots, dashes and underscores, or null for grpo-<environment>"
 
 
-class TrackingConfig(Settings):
+class TrackingConfig(Settings, section="tracking"):
     """What MLflow gets beside the numbers."""
-
-    section = "tracking"
 
     model: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", json_schema_extra={"allowed": MODEL_NAME})] | None = None
     """Name of the policies in the registry. None: grpo-<environment>."""
@@ -290,10 +258,8 @@ class TrackingConfig(Settings):
     """Episodes a run at most that become traces; 0: none."""
 
 
-class TinyPolicyConfig(Settings):
+class TinyPolicyConfig(Settings, section="tiny"):
     """The checkpoint that `--policy tiny` makes, and its supervised cold start."""
-
-    section = "tiny"
 
     hidden_size: AtLeast1 = 128
     """Width; a multiple of 32 x heads, which vLLM's attention wants on a CPU."""
@@ -312,9 +278,8 @@ class TinyPolicyConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.has("hidden_size", "heads"):
-            allowed = f"a multiple of 32 x tiny.heads ({32 * self.heads})"
-            require(self.hidden_size % (32 * self.heads) == 0, "tiny.hidden_size", self.hidden_size, allowed)
+        unit = 32 * self.heads
+        self.rule("hidden_size", self.hidden_size % unit == 0, f"a multiple of 32 x tiny.heads ({unit})", "heads")
         return self
 
 
@@ -330,14 +295,6 @@ class GrpoConfig(Settings):
     tracking: TrackingConfig = TrackingConfig()
     tiny: TinyPolicyConfig = TinyPolicyConfig()
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        longest, row = self.rollout.max_episode_tokens, self.training.seq_len
-        if longest is not None and self.training.has("seq_len"):
-            allowed = f"at most training.seq_len ({row}), a trajectory must fit in one row"
-            require(longest <= row, "rollout.max_episode_tokens", longest, allowed)
-        return self
-
     def resolved(self, defaults: Mapping[str, Any] = {}) -> Self:
         """Every field set: by what was given, else by `defaults`, the environment's (nested), else by those here.
 
@@ -345,9 +302,12 @@ class GrpoConfig(Settings):
         """
         found = self.model_validate(merged(defaults, self.to_dict()))
         rollout, buffer, training, values = found.rollout, found.buffer, found.training, found.whole()
+        longest = rollout.max_episode_tokens or training.seq_len
+        allowed = f"at most training.seq_len ({training.seq_len}), a trajectory must fit in one row"
+        require(longest <= training.seq_len, "rollout.max_episode_tokens", longest, allowed)
         dtype = "bfloat16" if "bfloat16" in (rollout.dtype, training.dtype) else "float32"
         values["algorithm"] = found.algorithm.resolved(dtype)
-        values["rollout"]["max_episode_tokens"] = rollout.max_episode_tokens or training.seq_len
+        values["rollout"]["max_episode_tokens"] = longest
         values["buffer"]["groups"] = buffer.groups or rollout.groups * buffer.reuse
         return self.model_validate(values)
 
@@ -356,14 +316,12 @@ class GrpoConfig(Settings):
         return self.replace(training=self.training.on_one_rank())
 
 
-class Run(Settings):
+class Run(Settings, section="run"):
     """What every stage of one training knows about it. Made by `create_run`, after all inputs were checked.
 
     Example: `Run(name="monday", token="6f9c…", seed=0, environment="calculator", environment_url="",
     mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32, started=1764500000.0)`.
     """
-
-    section = "run"
 
     name: str
     """Of its folder under runs/, and in MLflow."""

@@ -5,14 +5,12 @@ GRPO_RESOURCES changes single fields, where the tasks are registered:
     export GRPO_RESOURCES='{"training": {"accelerator": "nvidia-h100", "mem": "160Gi"}, "rollout": {"retries": 5}}'
 
 `{"rollout": {"sidecar": NAME}}` puts the server of the environment NAME into the rollout's pods, for
-`--environment_url http://127.0.0.1:8000`.
-
-A `@dynamic` graph is compiled in a pod, which has another environment: `passed_on` takes the variable there. The names
-of the images are in flyte.config.
+`--environment_url http://127.0.0.1:8000`. The names of the images are in flyte.config.
 """
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -39,15 +37,11 @@ Quantity = Annotated[str, Field(pattern=f"^{QUANTITY}$", json_schema_extra=IN_WO
 
 
 class Pod(Settings):
-    """What one pod gets, and what becomes of it when it is lost.
-
-    Retries are for lost pods: a stage that raises an error ends the run at once, Flyte repeats none of those. They
-    change no result: each stage is deterministic, and what it writes is there whole or not at all.
-    """
+    """What one pod gets. Retries are for lost pods: a stage that raises an error ends the run at once."""
 
     image: Image
     cpu: Quantity
-    """Cores; requested and allowed alike, as all that follows."""
+    """Cores; requested and allowed alike, like all other sizes."""
     mem: Quantity
     """Memory, with shared_memory."""
     disk: Quantity
@@ -73,14 +67,12 @@ class Pod(Settings):
 GPU: Any = {"gpu": 1, "accelerator": "nvidia-a100-80gb", "shared_memory": "16Gi"}
 
 
-class Roles(Settings):
+class Roles(Settings, section=VARIABLE, source=VARIABLE):
     """The pod of each role."""
-
-    source = section = VARIABLE
 
     cpu: Pod = Pod(image="cpu", cpu="2", mem="8Gi", disk="20Gi")
     graph: Pod = Pod(image="cpu", cpu="1", mem="2Gi", disk="5Gi", timeout_minutes=0)
-    """Compiles the loop; the clock of such a node runs until the last stage in it has ended."""
+    """Compiles the loop; the clock of such a node runs until its last stage has ended."""
     policy: Pod = Pod(image="training", cpu="4", mem="32Gi", disk="60Gi")
     """Brings policy 0; `tiny` is made by the trainer."""
     rollout: Pod = Pod(
@@ -93,22 +85,20 @@ class Roles(Settings):
     def _check(self) -> Self:
         for role, asked in self:
             if asked.sidecar is not None:
-                name, allowed = f"{VARIABLE}.{role}.sidecar", "null, only the rollout plays in the environment"
-                require(role == "rollout", name, asked.sidecar, allowed)
+                allowed = "null, only the rollout plays in the environment"
+                require(role == "rollout", f"{VARIABLE}.{role}.sidecar", asked.sidecar, allowed)
                 get_environment(asked.sidecar)
         return self
 
 
-ROLES: dict[str, Pod] = dict(Roles())
+ROLES: Mapping[str, Pod] = dict(Roles())
 
 
 def read_roles(given: str) -> dict[str, Pod]:
-    """ROLES with the changes of GRPO_RESOURCES, JSON; ValueError, in one sentence, for what it cannot mean."""
-    if not given:
-        return ROLES
+    """ROLES with the changes of GRPO_RESOURCES, JSON. Raises ValueError, in one sentence, for any other text."""
     allowed = f"an object of roles: {', '.join(ROLES)}"
     try:
-        changes = json.loads(given)
+        changes = json.loads(given or "{}")
     except json.JSONDecodeError as error:
         raise ValueError(f"{VARIABLE} is no JSON ({error}); allowed: {allowed}.") from None
     require(isinstance(changes, dict), VARIABLE, given, allowed)
@@ -117,22 +107,23 @@ def read_roles(given: str) -> dict[str, Pod]:
 
 _given = os.environ.get(VARIABLE, "")
 _roles = read_roles(_given)
+# A pod that compiles a `@dynamic` graph gets this environment, so that the graph asks for the same pods.
+PASSED_ON = {VARIABLE: _given} if _given else {}
 
 
-def pod_size(asked: Pod) -> Resources:
+def _size(asked: Pod, gpus: int) -> dict[str, Any]:
     """What a pod asks for and may take."""
-    gpu = str(asked.gpu) if asked.gpu else None
-    return Resources(cpu=asked.cpu, mem=asked.mem, ephemeral_storage=asked.disk, gpu=gpu)
+    gpu = str(gpus) if gpus else None
+    size = Resources(cpu=asked.cpu, mem=asked.mem, ephemeral_storage=asked.disk, gpu=gpu)
+    return {"requests": size, "limits": size}
 
 
 def pod(role: str) -> dict[str, Any]:
     """The arguments of `@task` by which a stage asks for the pod of its role."""
     asked = _roles[role]
-    size = pod_size(asked)
     return {
         "container_image": f"{{{{.image.{asked.image}}}}}",
-        "requests": size,
-        "limits": size,
+        **_size(asked, asked.gpu),
         "accelerator": GPUAccelerator(asked.accelerator) if asked.gpu and asked.accelerator else None,
         "shared_memory": asked.shared_memory or None,
         "retries": asked.retries,
@@ -172,12 +163,7 @@ def _with_environment(name: str) -> dict[str, Any]:
 def pod_of_ranks(role: str, ranks: int) -> dict[str, Any]:
     """What changes, by `with_overrides`, where `ranks` processes share the pod of a role: a GPU for each of them.
 
-    A role without a GPU stays without: its ranks compute on the CPU. Memory and cores are the pod's own, for all.
+    Without a GPU in the role its ranks compute on the CPU. Memory and cores are for all ranks together.
     """
     asked = _roles[role]
-    return {size: pod_size(asked.replace(gpu=max(ranks, asked.gpu))) for size in ("requests", "limits") if asked.gpu}
-
-
-def passed_on() -> dict[str, str]:
-    """The environment by which a pod that compiles a graph asks for the same pods as was asked for here."""
-    return {VARIABLE: _given} if _given else {}
+    return _size(asked, max(ranks, asked.gpu)) if asked.gpu else {}

@@ -33,13 +33,25 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 class Settings(BaseModel):
     """A frozen record that refuses unknown keys; bad values are a ValueError with one sentence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
-    source: ClassVar[str] = "config"  # in sentences: what has an unknown key
     section: ClassVar[str] = ""  # in sentences: the path to the record, before the name of a field
+    source: ClassVar[str] = "config"  # in sentences: what has an unknown key
+
+    def __init_subclass__(cls, section: str = "", source: str = "config", **options: Any):
+        super().__init_subclass__(**options)
+        cls.section, cls.source = section, source
 
     if not TYPE_CHECKING:  # a type checker knows the fields as parameters
 
@@ -84,7 +96,6 @@ class Settings(BaseModel):
         return {name: value for name, value in (given | records).items() if name not in records or value}
 
     def to_json(self) -> str:
-        """The same as text."""
         return json.dumps(self.to_dict())
 
     def whole(self) -> dict[str, Any]:
@@ -98,9 +109,10 @@ class Settings(BaseModel):
     def __hash__(self) -> int:
         return hash(json.dumps(self.whole(), sort_keys=True))
 
-    def has(self, *names: str) -> bool:
-        """Whether all these fields were given. A rule between fields is checked then, and so always once resolved."""
-        return self.model_fields_set.issuperset(names)
+    def rule(self, name: str, holds: bool, allowed: str, *others: str) -> None:
+        """Require a rule between the field `name` and `others`, once all were given, and so always once resolved."""
+        if self.model_fields_set.issuperset((name, *others)):
+            require(holds, f"{self.section}.{name}", getattr(self, name), allowed)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.config import (
-    ADVANTAGES,
     CLIPS,
     AlgorithmConfig,
     BufferConfig,
@@ -26,6 +25,7 @@ from tasks.config import (
 from tasks.environments.catalog import get_environment
 from tasks.settings import Settings
 
+ADVANTAGES = get_args(AlgorithmConfig.model_fields["advantage"].annotation)
 RECORDS = [
     GrpoConfig,
     RolloutConfig,

@@ -27,22 +27,15 @@ def evaluate(
             registry, models:/NAME@champion or models:/NAME/3.
         tasks: Test tasks to play, 2 or more.
         seed: Which test tasks.
-        environment: What the policy acts in: a folder under tasks/environments/, an installed entry point, or
-            package.module with a SPEC.
-        environment_url: URL of a running OpenEnv server. Default: the environment lives in this process.
+        environment: What the policy acts in: a folder under tasks/environments/, an installed environment, or
+            package.module of a module with a SPEC.
+        environment_url: URL of a running OpenEnv server. Default: the environment runs in this process.
         config: Settings of the rollout, as JSON or the path of a JSON or YAML file.
 
     Returns:
         The folder with evaluation.json and the environment's own pictures, under runs/evaluations/.
     """
-    return evaluate_once(
-        policy=policy,
-        tasks=tasks,
-        seed=seed,
-        environment=environment,
-        environment_url=environment_url,
-        config=config,
-    )
+    return evaluate_once(policy, tasks, seed, environment, environment_url, config)
 
 
 @workflow
@@ -63,18 +56,10 @@ def compare(
         tasks: Test tasks to play, 2 or more; 0 plays as many as the environment says.
         seed: Which test tasks; the `seed` in a promotion.json gives those of its comparison.
         environment: What the policies act in, as for `evaluate`.
-        environment_url: URL of a running OpenEnv server. Default: the environment lives in this process.
+        environment_url: URL of a running OpenEnv server. Default: the environment runs in this process.
         config: Settings of the rollout, as JSON or the path of a JSON or YAML file.
 
     Returns:
         The folder with comparison.json, under runs/comparisons/.
     """
-    return compare_once(
-        policy=policy,
-        other=other,
-        tasks=tasks,
-        seed=seed,
-        environment=environment,
-        environment_url=environment_url,
-        config=config,
-    )
+    return compare_once(policy, other, tasks, seed, environment, environment_url, config)

@@ -19,7 +19,7 @@ from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig, Run
 from tasks.evaluation.task import evaluate, report
 from tasks.policy.task import initial_policy
 from tasks.reference.task import score_reference
-from tasks.resources import passed_on, pod, pod_of_ranks
+from tasks.resources import PASSED_ON, pod, pod_of_ranks
 from tasks.rollout.task import sampled
 from tasks.run.task import apply_retention, create_run
 from tasks.training.task import train
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
     evaluations: list[FlyteDirectory]  # all so far
 
 
-@dynamic(**pod("graph"), environment=passed_on())
+@dynamic(**pod("graph"), environment=PASSED_ON)
 def iterate(
     run: Run,
     config: GrpoConfig,
@@ -76,25 +76,13 @@ def iterate(
             batch = score_reference(run=run, config=config, batch=batch, reference=first, iteration=v)
         batch = compute_advantages(run=run, config=config, batch=batch, iteration=v)
         batches = [*batches, batch][-(config.buffer.max_age + 1) :]
-        training_batch = select_training_batch(
-            run=run, config=config, batches=batches, before=training_batch, policy_version=v
-        )
-        trained = train(
-            run=run,
-            config=config,
-            training=training,
-            training_batch=training_batch,
-            batches=batches,
-            policy=policies[-1],
-            sampler=sampler,
-            state=states[-1] if states else None,
-            iteration=v,
-        )
+        training_batch = select_training_batch(run, config, batches, before=training_batch, policy_version=v)
+        state = states[-1] if states else None
+        trained = train(run, config, training, training_batch, batches, policies[-1], sampler, state, iteration=v)
         if training.ranks > 1:
             trained.with_overrides(**pod_of_ranks("training", training.ranks // training.nodes))
         policies, states = [*policies, trained.policy], [*states, trained.state]
-        evaluated = is_evaluated(v + 1, iterations, config)
-        if evaluated:
+        if is_evaluated(v + 1, iterations, config):
             evaluations = [*evaluations, evaluate(run=run, config=config, policy=trained.policy, version=v + 1)]
         last = config.retention.last
         old = v + 1 - last
@@ -132,31 +120,10 @@ def training(
     config: GrpoConfig,
 ) -> Training:
     """A whole training, as nodes of the workflow that calls this."""
-    run, config = create_run(
-        run_name=run_name,
-        policy=policy,
-        environment=environment,
-        environment_url=environment_url,
-        iterations=iterations,
-        seed=seed,
-        lag=lag,
-        config=config,
-    )
+    run, config = create_run(run_name, policy, environment, environment_url, iterations, seed, lag, config)
     first = initial_policy(run=run, config=config)
-    done = iterate(
-        run=run,
-        config=config,
-        iterations=iterations,
-        lag=lag,
-        first=first,
-        begin=0,
-        end=iterations,
-        policies=[first],
-        states=[],
-        batches=[],
-        training_batch=TrainingBatch(),
-        evaluations=[],
-    )
+    start = Progress(policies=[first], states=[], batches=[], training_batch=TrainingBatch(), evaluations=[])
+    done = iterate(run, config, iterations, lag, first, 0, iterations, *start)
     summary = report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)
     return Training(run, config, first, done, summary)
 
@@ -190,13 +157,4 @@ def grpo(
     Returns:
         summary.json of the run.
     """
-    return training(
-        run_name=run_name,
-        policy=policy,
-        environment=environment,
-        environment_url=environment_url,
-        iterations=iterations,
-        seed=seed,
-        lag=lag,
-        config=config,
-    ).summary
+    return training(run_name, policy, environment, environment_url, iterations, seed, lag, config).summary

@@ -39,9 +39,9 @@ def retrain(
         start_time: Fixes tasks, samples, minibatches and weights, so that each night has its own. Default: now.
         policy: What the first retraining starts from, while there is no champion: "tiny", a checkpoint, its name on
             the hub or in the registry.
-        environment: What the policy acts in: a folder under tasks/environments/, an installed entry point, or
-            package.module with a SPEC.
-        environment_url: URL of a running OpenEnv server. Default: the environment lives in the rollout process.
+        environment: What the policy acts in: a folder under tasks/environments/, an installed environment, or
+            package.module of a module with a SPEC.
+        environment_url: URL of a running OpenEnv server. Default: the environment runs in the rollout process.
         iterations: Policy versions to train.
         lag: 0 samples rollout v from policy v; 1 from policy v-1, so that both can run at once on a cluster.
         tasks: Fresh test tasks of the comparison; 0 plays as many as the environment says.
@@ -50,28 +50,12 @@ def retrain(
     Returns:
         promotion.json of the run: whether its policy is champion now, and why.
     """
-    begun = begin_retraining(
-        run_name=run_name,
-        start_time=start_time,
-        policy=policy,
-        environment=environment,
-        tasks=tasks,
-        config=config,
-    )
+    begun = begin_retraining(run_name, start_time, policy, environment, tasks, config)
     run, resolved, first, done, _ = training(
-        run_name=begun.run_name,
-        policy=begun.policy,
-        environment=environment,
-        environment_url=environment_url,
-        iterations=iterations,
-        seed=begun.seed,
-        lag=lag,
-        config=config,
+        begun.run_name, begun.policy, environment, environment_url, iterations, begun.seed, lag, config
     )
     comparison = compare_in_run(run=run, config=resolved, policies=done.policies, other=first, tasks=tasks)
-    return decide_promotion(
-        run=run, config=resolved, policies=done.policies, evaluations=done.evaluations, comparison=comparison
-    )
+    return decide_promotion(run, resolved, done.policies, done.evaluations, comparison)
 
 
 # Every input has a default in the workflow, so that both plans run as they are; a launch may give other values.

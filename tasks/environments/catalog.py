@@ -8,8 +8,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from tasks.config import require
 from tasks.environments.interface import EnvironmentSpec
+from tasks.settings import require
 
 GROUP = "flyte_grpo.environments"  # of entry points
 
@@ -26,21 +26,18 @@ def get_environment(name: str, options: Mapping[str, Any] | None = None, *, thin
     `name` is one of `environment_names`, or `package.module` of a module that has a SPEC. Raises ValueError, in one
     sentence, for a name that is none of these, and for an option that the environment does not take.
     """
-    source = _source(name)
-    if isinstance(source, EnvironmentSpec):
-        known: list[str] = []
-    else:
-        known = list(inspect.signature(source).parameters)
-    given = dict(options or {})
+    source, given = _find(name), dict(options or {})
+    known = [] if isinstance(source, EnvironmentSpec) else list(inspect.signature(source).parameters)
+    own = [option for option in known if option != "thinking"]
     for key in given:
-        allowed = ", ".join(key for key in known if key != "thinking") or f"none, {name} has no options"
-        require(key in known and key != "thinking", "an option of the environment", key, allowed)
-    if thinking and "thinking" in known:
-        given["thinking"] = True
+        require(key in own, "an option of the environment", key, ", ".join(own) or f"none, {name} has no options")
+    if "thinking" in known:
+        given["thinking"] = thinking
     return source if isinstance(source, EnvironmentSpec) else source(**given)
 
 
-def _source(name: str) -> Any:
+def _find(name: str) -> Any:
+    """What the environment has as SPEC: a spec, or a function that makes one of its options."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             return point.load()

@@ -12,9 +12,9 @@ TASKS = 64  # of each split
 def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here: bool = True) -> None:
     """Begin an episode in this process, or on the server at `url`; a call may take `timeout_s`.
 
-    Not `here`, on a cluster, a server on the loopback interface is a container of another pod, the rollout's, and gets
-    no request. Raises ValueError, in one sentence, for tasks or resets that are not as the interface says; and what the
-    environment's client raises where no server answers.
+    Not `here`, on a cluster, a server on the loopback interface is a container of the rollout's pod, out of reach, and
+    is not called. Raises ValueError, in one sentence, for tasks or resets that break the interface, TimeoutError, and
+    what the environment's client raises where no server answers.
     """
     train, test = _tasks(spec, "train", TASKS), _tasks(spec, "test", min(TASKS, spec.test_tasks or TASKS))
     if both := {task.id for task in train} & {task.id for task in test}:
@@ -47,7 +47,6 @@ async def _resets(spec: EnvironmentSpec, url: str, task: Task, timeout_s: float)
 
 
 def _on_loopback(url: str) -> bool:
-    """Whether this is the http(s) URL of a server on the machine, or in the pod, of its client."""
     found = urlsplit(url)
     if found.scheme not in ("http", "https") or not found.hostname:
         return False

@@ -1,6 +1,7 @@
 """An environment on an OpenEnv server: one WebSocket session, driven by OpenEnv's own generic client."""
 
 from dataclasses import asdict
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -9,11 +10,15 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.protocol import State
 
 from tasks.environments.interface import Message, Step, Task
-from tasks.environments.open_files import allow_many_open_files
 
-_CONNECT_TIMEOUT_S = 8.0
-_MESSAGE_TIMEOUT_S = 24 * 3600.0  # the rollout has its own: rollout.environment_timeout_s
 _START_ONE = "start one with python -m tasks.environments.serve NAME"
+
+
+def allow_many_open_files() -> int:
+    """Raise this process's soft limit, often 1,024, to its hard one, which is returned: each session is a socket."""
+    _, hard = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 class RemoteEnvironment:
@@ -30,8 +35,8 @@ class RemoteEnvironment:
         allow_many_open_files()
         self._session = GenericEnvClient(
             url,
-            connect_timeout_s=_CONNECT_TIMEOUT_S,
-            message_timeout_s=_MESSAGE_TIMEOUT_S,
+            connect_timeout_s=8,
+            message_timeout_s=24 * 3600,  # the rollout has its own: rollout.environment_timeout_s
             websocket_ping_interval_s=None,  # the server pings already
         )
 
@@ -45,9 +50,8 @@ class RemoteEnvironment:
             try:
                 await self._session.connect()
             except ConnectionError as error:
-                what = "nobody answers there"
-                if isinstance(error.__cause__, InvalidHandshake):
-                    what = f"what answers there is no OpenEnv environment ({error.__cause__})"
+                other = f"what answers there is no OpenEnv environment ({error.__cause__})"
+                what = other if isinstance(error.__cause__, InvalidHandshake) else "nobody answers there"
                 raise ConnectionError(f"{self._where}: {what}; {_START_ONE}.") from error
         return await self._answer(self._session.reset(seed=task.seed, task=asdict(task)))
 
@@ -75,11 +79,5 @@ class RemoteEnvironment:
         seen = result.observation
         if not isinstance(seen.get("messages"), list):
             raise ValueError(f"{self._where}: what answers there does not speak in messages; {_START_ONE}.")
-        return Step(
-            messages=seen["messages"],
-            reward=float(result.reward or 0.0),
-            done=bool(result.done),
-            valid=seen.get("valid", True),
-            metrics=seen.get("metrics", {}),
-            note=seen.get("note", ""),
-        )
+        of_step = {key: seen[key] for key in ("messages", "valid", "metrics", "note") if key in seen}
+        return Step(reward=float(result.reward or 0.0), done=bool(result.done), **of_step)

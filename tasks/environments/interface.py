@@ -5,13 +5,14 @@
                                                              │        ▼
                                               step(reply) ◄── policy ◄── messages
 
-An environment is a folder under `tasks/environments/`, or an installed package, with a `SPEC`. It imports nothing heavy
-when it is imported: the loop asks every environment for its name and defaults.
+An environment is a folder under `tasks/environments/`, or an installed package, with a `SPEC`: an EnvironmentSpec, or a
+function of keyword options that returns one. Importing it imports nothing heavy.
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Give back what is held."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -145,16 +145,6 @@ class Figure:
 Baseline = Callable[[Any, random.Random], str]
 
 
-def finish_reason(episode: Episode) -> str:
-    """The outcome where an environment names none of its own."""
-    return episode.finish_reason
-
-
-def no_metrics(episode: Episode) -> Mapping[str, float]:
-    """The score where an environment has none."""
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSpec:
     """One environment: its tasks, how it is opened, and how people see it. All from `metrics` on is optional."""
@@ -162,17 +152,15 @@ class EnvironmentSpec:
     name: str
     task: Callable[[Split, int], Task]  # any index from 0 to 2**61; a test task is never a training task
     local: Callable[[], Environment]  # opened in this process
-    remote: Callable[[str], Environment] | None = (
-        None  # from the URL of a server; None: one of tasks.environments.serve
-    )
+    remote: Callable[[str], Environment] | None = None  # given the URL of a server; None: tasks.environments.client
     partial_format: Callable[[str], bool] | None = None  # whether an unreadable reply begins as a readable one
     metrics: tuple[Metric, ...] = ()
-    outcome: Callable[[Episode], str] = finish_reason  # "won", "solved", …: for traces, examples and distributions
+    outcome: Callable[[Episode], str] = attrgetter("finish_reason")  # "won", …: for traces and distributions
     tools: tuple[ToolSpec, ...] = ()
     reward_range: tuple[float, float] | None = None  # (0, 1): evaluations give pass@1 and pass@k, solved is 1
     truncated_reward: float = 0.0  # added to the reward of an episode that a limit ended
     test_tasks: int | None = None  # how many test tasks there are, indices 0 to this - 1; None: no end of them
-    score: Callable[[Episode], Mapping[str, float]] = no_metrics  # metrics of a whole episode, for evaluations
+    score: Callable[[Episode], Mapping[str, float]] = lambda episode: {}  # metrics of a whole episode
     baselines: Mapping[str, Baseline] = field(default_factory=dict)  # the first is the one shown beside the policy
     details: Callable[[Sequence[Episode]], Any] | None = None  # JSON for the figures, kept in evaluation.json
     figures: tuple[Figure, ...] = ()
@@ -191,7 +179,3 @@ class EnvironmentSpec:
         from tasks.environments.client import RemoteEnvironment  # openenv takes seconds to import
 
         return RemoteEnvironment(url)
-
-
-# What a module has as `SPEC`: a spec, or a function of keyword options that returns one.
-SpecSource = EnvironmentSpec | Callable[..., EnvironmentSpec]

@@ -10,19 +10,16 @@ from tasks.seeds import derived_seed
 
 def play_baseline(spec: EnvironmentSpec, name: str, tasks: Sequence[Task], seed: int = 0) -> list[Episode]:
     """The episodes of one of `spec.baselines`, one a task, in this process. `seed` fixes what it draws."""
-    return asyncio.run(_play_all(spec.make(""), spec.baselines[name], name, tasks, seed))
 
+    async def play_all() -> list[Episode]:
+        environment, act = spec.make(), spec.baselines[name]
+        try:
+            draws = [random.Random(derived_seed("baseline", name, seed, task.id)) for task in tasks]
+            return [await _play(environment, act, task, rng) for task, rng in zip(tasks, draws, strict=True)]
+        finally:
+            await environment.close()
 
-async def _play_all(
-    environment: Environment, act: Baseline, name: str, tasks: Sequence[Task], seed: int
-) -> list[Episode]:
-    try:
-        return [
-            await _play(environment, act, task, random.Random(derived_seed("baseline", name, seed, task.id)))
-            for task in tasks
-        ]
-    finally:
-        await environment.close()
+    return asyncio.run(play_all())
 
 
 async def _play(environment: Environment, act: Baseline, task: Task, rng: random.Random) -> Episode:

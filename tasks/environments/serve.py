@@ -17,14 +17,15 @@ from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
 from tasks.environments.catalog import get_environment
+from tasks.environments.client import allow_many_open_files
 from tasks.environments.interface import EnvironmentSpec, Step, Task
-from tasks.environments.open_files import allow_many_open_files
+from tasks.settings import require
 
 _FILES_BESIDE_SESSIONS = 64
 
 
 class ChatAction(Action):
-    """What the policy says."""
+    """A reply of the policy."""
 
     message: dict[str, Any] = Field(description="The assistant's message: role, content, and tool calls if any")
 
@@ -38,31 +39,29 @@ class ChatObservation(Observation):
     note: str = Field(default="", description="For people, beside the reply")
 
 
-def served(spec: EnvironmentSpec) -> type[OpenEnvEnvironment]:
-    """The class that OpenEnv makes one of for each session."""
+def build_app(spec: EnvironmentSpec, max_sessions: int) -> FastAPI:
+    """OpenEnv's application, for this many sessions at once; one more is refused with CAPACITY_REACHED."""
 
-    class Served(OpenEnvEnvironment[ChatAction, ChatObservation, State]):
-        """One session. The state that OpenEnv publishes is an episode id and a count of replies, not the task."""
+    class Session(OpenEnvEnvironment[ChatAction, ChatObservation, State]):
+        """One client's episodes, one after the other."""
 
         SUPPORTS_CONCURRENT_SESSIONS = True
         REQUIRES_SINGLE_THREAD_EXECUTOR = True  # one thread makes the environments of all sessions
 
         def __init__(self) -> None:
             super().__init__()
-            self._environment = spec.make()
-            self._open = False
-            self._state = State()
+            self._environment, self._open, self._state = spec.make(), False, State()
 
         async def reset_async(  # type: ignore[override]
             self, seed: int | None = None, episode_id: str | None = None, task: dict[str, Any] | None = None
         ) -> ChatObservation:
             """Begin an episode. Raises ValueError without a task and without a seed that is a whole number from 0."""
-            if task is None:
-                if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-                    raise ValueError(f"reset was given seed={seed!r}; it needs a whole number that is not negative.")
+            if task is not None:
+                given = Task(**task)
+            elif type(seed) is int and seed >= 0:
                 given = spec.task("train", seed)
             else:
-                given = Task(**task)
+                raise ValueError(f"reset was given seed={seed!r}; it needs a whole number that is not negative.")
             self._state = State(episode_id=episode_id)
             return self._observe(await self._environment.reset(given))
 
@@ -75,34 +74,22 @@ def served(spec: EnvironmentSpec) -> type[OpenEnvEnvironment]:
             self._state.step_count += 1
             return self._observe(await self._environment.step(action.message))
 
+        @property
+        def state(self) -> State:
+            """What OpenEnv publishes: an episode id and a count of replies, not the task."""
+            return self._state
+
+        def _observe(self, step: Step) -> ChatObservation:
+            self._open = not step.done
+            return ChatObservation(**vars(step))
+
         def reset(self, *arguments: Any, **options: Any) -> ChatObservation:
             raise NotImplementedError("the server calls reset_async")
 
         def step(self, *arguments: Any, **options: Any) -> ChatObservation:
             raise NotImplementedError("the server calls step_async")
 
-        @property
-        def state(self) -> State:
-            """Episode id and number of replies so far."""
-            return self._state
-
-        def _observe(self, step: Step) -> ChatObservation:
-            self._open = not step.done
-            return ChatObservation(
-                messages=list(step.messages),
-                valid=step.valid,
-                metrics=dict(step.metrics),
-                note=step.note,
-                reward=step.reward,
-                done=step.done,
-            )
-
-    return Served
-
-
-def build_app(spec: EnvironmentSpec, max_sessions: int) -> FastAPI:
-    """OpenEnv's application, for this many sessions at once; one more is refused with CAPACITY_REACHED."""
-    return create_app(served(spec), ChatAction, ChatObservation, env_name=spec.name, max_concurrent_envs=max_sessions)
+    return create_app(Session, ChatAction, ChatObservation, env_name=spec.name, max_concurrent_envs=max_sessions)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -114,14 +101,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--max-sessions", type=int, default=2048, help="episodes at once (default: %(default)s)")
     parser.add_argument("--options", default="{}", help="JSON, as rollout.environment_options (default: %(default)s)")
     given = parser.parse_args(arguments)
-    if not 1 <= given.port <= 65535:
-        parser.error(f"--port is {given.port}; allowed: 1 to 65535.")
-    if given.max_sessions < 1:
-        parser.error(f"--max-sessions is {given.max_sessions}; allowed: 1 or more.")
     most = allow_many_open_files() - _FILES_BESIDE_SESSIONS
-    if given.max_sessions > most:
-        parser.error(f"--max-sessions is {given.max_sessions}; allowed: at most {most}, by the limit on open files.")
+    allowed = f"1 to {most}, by the limit on open files"
     try:
+        require(1 <= given.port <= 65535, "--port", given.port, "1 to 65535")
+        require(1 <= given.max_sessions <= most, "--max-sessions", given.max_sessions, allowed)
         spec = get_environment(given.name, json.loads(given.options))
     except ValueError as error:
         parser.error(str(error))

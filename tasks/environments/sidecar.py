@@ -1,19 +1,17 @@
 """The environment's server beside the policy: a container of the rollout's pod, at http://127.0.0.1:8000.
 
-It is what Kubernetes (1.29 and later) calls a native sidecar: an init container that restarts always. Kubernetes begins
-the stage's container once the server's startup probe has passed, and stops the server when that container has ended. A
-second ordinary container would do neither: nothing orders the two, and Flyte names the container whose end is the
-task's only in a pod that has a single one, so that the task would run until its timeout.
+It is a native sidecar (Kubernetes 1.29 and later): an init container that restarts always. Kubernetes begins the
+stage's container once the startup probe has passed, and stops the server when that container has ended. With a second
+ordinary container nothing would order the two, and Flyte would not know whose end is the task's.
 
-The settings are those of the service, images/environment.yaml, but for two. It listens on the loopback interface, which
-no other pod reaches, and so its probes run in the container. An empty folder lies where Kubernetes would mount the
-token of the service account, which only the stage's container gets.
+The settings are those of images/environment.yaml, but for two. It listens on the loopback interface, which no other pod
+reaches, and so its probes run in the container. An empty folder lies where Kubernetes would mount the token of the
+service account, which only the stage's container gets.
 """
 
 from typing import Any
 
 URL = "http://127.0.0.1:8000"
-IMAGE = "cpu"  # the name in flyte.config; the image has the project installed
 SIZE = {"cpu": "2", "memory": "2Gi", "ephemeral-storage": "1Gi"}
 VOLUMES: Any = [
     {"name": "scratch", "emptyDir": {"sizeLimit": "512Mi"}},
@@ -27,10 +25,10 @@ def _probe(timeout_s: int, **settings: int) -> dict[str, Any]:
 
 
 def container(name: str) -> Any:
-    """The server of the environment `name`, as a manifest has it, which flytekit passes on."""
+    """The server of the environment `name`, as in a manifest."""
     return {
         "name": "environment",
-        "image": f"{{{{.image.{IMAGE}}}}}",
+        "image": "{{.image.cpu}}",  # it has the project installed
         "restartPolicy": "Always",
         "command": ["python", "-m", "tasks.environments.serve", name],
         "args": ["--host", "127.0.0.1", "--port", "8000", "--max-sessions", "2048"],

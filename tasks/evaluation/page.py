@@ -17,7 +17,7 @@ from tasks.evaluation.records import Evaluation
 from tasks.evaluation.table import cell, display_name, headlines, minus, results_table
 from tasks.evaluation.tracked import Origin
 from tasks.policy.checkpoint import Manifest
-from tasks.run.create import flat_settings
+from tasks.settings import flat
 from tasks.tracking import console
 
 TEMPLATE = "page.html.jinja"
@@ -52,7 +52,7 @@ def report_page(
     table = results_table(spec, {str(place): found for place, found in enumerate(evaluations)})[1]
     versions = ["policy", *(str(found.policy_version) for found in evaluations)]
     before = ["episodes played", *(f"{episodes:,}" for episodes in played)]
-    given, defaults = map(flat_settings, (run.given.to_dict(), GrpoConfig().resolved(spec.defaults).whole()))
+    given, defaults = map(flat, (run.given.to_dict(), GrpoConfig().resolved(spec.defaults).whole()))
     return _page(
         title=f"{run.name}: GRPO in {run.environment}",
         subtitle=f"{played[-1]:,} episodes, {policy.version} policy versions, {_moment(ended)}",

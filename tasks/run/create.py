@@ -17,7 +17,7 @@ from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
-from tasks.settings import require
+from tasks.settings import flat, require
 from tasks.tracking import mlflow_run
 from tasks.tracking.provenance import EXECUTION
 
@@ -42,19 +42,15 @@ def check_inputs(
     `policy` is the uri of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
     stages will run on this machine, as in `check_memory`.
     """
-    require(
-        re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", run_name) is not None,
-        "run_name",
-        run_name,
-        "letters, digits, dots, dashes and underscores, at most 64, or nothing for a name made from the date",
-    )
+    allowed = "letters, digits, dots, dashes and underscores, at most 64, or nothing for a name made from the date"
+    require(re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", run_name) is not None, "run_name", run_name, allowed)
     require(iterations >= 1, "iterations", iterations, "1 or more")
     require(0 <= seed < 2**31, "seed", seed, "0 to 2147483647")
     require(lag in (0, 1), "lag", lag, "0 or 1")
     known = check_policy(policy, hub_names=True, here=here, files=files)
     config = resolve(config, environment, environment_url, here=here)
-    oldest = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
-    require(config.buffer.max_age >= lag, "buffer.max_age", config.buffer.max_age, oldest)
+    allowed = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
+    require(config.buffer.max_age >= lag, "buffer.max_age", config.buffer.max_age, allowed)
     known = known or shape(config.tiny)
     check_shares(known, config.training.tensor_parallel)
     check_length(known, config.rollout)
@@ -62,10 +58,7 @@ def check_inputs(
 
 
 def resolve(config: Config, environment: str, environment_url: str, *, here: bool = True) -> Config:
-    """The settings with the defaults of the environment, which is checked.
-
-    Raises ValueError for settings that do not fit together, and what `get_environment` and `check_environment` raise.
-    """
+    """The settings with the defaults of the environment, which is checked too."""
     given = config.rollout if isinstance(config, GrpoConfig) else config
     spec = get_environment(environment, given.environment_options, thinking=given.thinking)
     resolved = config.resolved(spec.defaults)
@@ -81,16 +74,17 @@ def check_policy(
 
     Raises ValueError for a policy that is not there, or that cannot be trained.
     """
-    known: dict[str, Any] = {}
+    if policy == "tiny":
+        return {}
     if hub_names and hub.is_hub_name(policy):
         folder, weights = hub.look(policy)
         known = check_checkpoint(folder, name=policy, weights=weights)
     elif named.is_remote(policy):
         folder, weights = named.look(policy, files)
         known = check_checkpoint(folder, name=policy, weights=weights)
-    elif policy != "tiny":
+    else:
         known = check_checkpoint(Path(policy))
-    if known and here:
+    if here:
         check_head_size(known)
     return known
 
@@ -140,30 +134,27 @@ def open_run(
 ) -> Run:
     """The identity of a training: a new one, or that of the run of the same name that it goes on with.
 
-    `inputs` are those of the workflow beside its `given` settings, `config` is these resolved. `config`, `needs`, bytes
-    by role, and what the registry says of the `source` become parameters of the MLflow run; `execution`, what names the
-    Flyte execution, becomes its tags. On a cluster an attempt at `create_run` finds nothing on its disk: there the
-    execution's name is the run's token, and gives it a name where the user gave none. Elsewhere `execution` is empty.
+    `inputs` are those of the workflow beside its `given` settings, `config` is these resolved, `needs` is bytes by
+    role. `execution` has the tags that name the Flyte execution. On a cluster that is the token of the run, since an
+    attempt finds nothing on its disk, and its name where the user gave none. Elsewhere it is empty.
 
-    Raises ValueError when a run of this name was started with other inputs, and on a cluster without an MLflow server.
-    A run may go on with other ranks.
+    Raises ValueError when a run of this name was started with other inputs, but for its ranks, and on a cluster without
+    an MLflow server.
     """
     unique = execution.get(EXECUTION, "")
     date = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     name = inputs["run_name"] or f"{inputs['environment']}-{unique.rpartition('/')[2] or date}"
-    wanted = {**inputs, "run_name": name, "config": given.on_one_rank().to_dict()}
-    resolved = config.on_one_rank().whole()
+    inputs = {**inputs, "run_name": name}
+    kept = {"inputs": {**inputs, "config": given.on_one_rank().to_dict()}, "config": config.on_one_rank().whole()}
     folder = run_folder(name)
     record = folder / "run.json"
     if record.is_file():
         known = json.loads(record.read_text())
-        changed = [key for key, value in wanted.items() if known["inputs"].get(key) != value]
-        changed += ["config"] if known.get("config") != resolved else []  # by other defaults
+        changed = [key for key, value in kept["inputs"].items() if known["inputs"].get(key) != value]
+        changed += ["config"] if known.get("config") != kept["config"] else []  # by other defaults
         if changed:
-            raise ValueError(
-                f'run_name is "{name}", a run with another {changed[0]}; allowed: the same inputs, to go on with it, '
-                f"or a new run_name."
-            )
+            allowed = "allowed: the same inputs, to go on with it, or a new run_name."
+            raise ValueError(f'run_name is "{name}", a run with another {changed[0]}; {allowed}')
         token = known["token"]
     else:
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
@@ -176,36 +167,24 @@ def open_run(
         name=name,
         token=token,
         parameters={
-            **flat_settings({**inputs, "run_name": name, **config.whole()}),
+            **flat({**inputs, **config.whole()}),
             **({"policy.version": source.version, "policy.digest": source.digest} if source.version else {}),
             **{f"memory.expected_{k}_gib": f"{v / GIB:.2f}" for k, v in needs.items()},
         },
         tags={"grpo.environment": inputs["environment"], **execution},
     )
     mlflow_run.keep_config(uri, run_id, given.to_dict())
-    run = Run(
+    if not record.is_file():
+        with atomic_directory(folder) as new:
+            record = {"token": token, **kept, "source": source.to_dict()}
+            (new / "run.json").write_text(json.dumps(record, indent=1) + "\n")
+    return Run(
         name=name,
         token=token,
-        seed=inputs["seed"],
-        environment=inputs["environment"],
-        environment_url=inputs["environment_url"],
+        **{key: inputs[key] for key in ("seed", "environment", "environment_url", "iterations")},
         mlflow_run_id=run_id,
         tracking_uri=uri,
-        iterations=inputs["iterations"],
         started=mlflow_run.start_time(uri, run_id),
         policy=source.uri,
         given=given.on_one_rank(),
     )
-    if not record.is_file():
-        kept = {"token": token, "inputs": wanted, "config": resolved, "source": source.to_dict()}
-        with atomic_directory(folder) as new:
-            (new / "run.json").write_text(json.dumps(kept, indent=1) + "\n")
-    return run
-
-
-def flat_settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"training": {"epochs": 4}}` is `{"training.epochs": 4}`."""
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        flat |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

@@ -35,15 +35,8 @@ def create_run(
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
-    inputs = {
-        "run_name": run_name,
-        "policy": policy,
-        "environment": environment,
-        "environment_url": environment_url,
-        "iterations": iterations,
-        "seed": seed,
-        "lag": lag,
-    }
+    inputs: dict = {"run_name": run_name, "policy": policy, "environment": environment}
+    inputs |= {"environment_url": environment_url, "iterations": iterations, "seed": seed, "lag": lag}
     context = FlyteContextManager.current_context()
     state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()

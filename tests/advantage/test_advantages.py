@@ -1,6 +1,7 @@
 """Advantages worked out by hand: one reward for each trajectory, compared with its group."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.advantage.advantages import add_advantages, group_advantages, has_reward_variance
-from tasks.config import ADVANTAGES
+from tasks.config import AlgorithmConfig
+
+ADVANTAGES = get_args(AlgorithmConfig.model_fields["advantage"].annotation)
 
 
 @pytest.mark.parametrize("reward", [1.0, 0.35, -1 / 3, 0.1, 1e6 + 0.1])

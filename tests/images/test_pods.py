@@ -98,7 +98,7 @@ from tasks.reference.task import score_reference
 from tasks.training.task import train
 policy, batch = folder("policies/00000"), folder("rollouts/00000")
 score_reference.task_function(run=run, config=config, batch=batch, reference=policy, iteration=0)
-inputs = {"run": run, "config": config, "training": config.training, "iterations": 1, "iteration": 0, "state": None}
+inputs = {"run": run, "config": config, "training": config.training, "iteration": 0, "state": None}
 inputs["training_batch"] = TrainingBatch.from_json(Path("training_batch").read_text())
 batches = [folder("trajectories/00000")]
 train.task_function(**inputs, batches=batches, policy=policy, sampler=policy)
