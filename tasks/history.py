@@ -45,7 +45,7 @@ class Iteration(Record):
 
     Example: `Iteration(iteration=7, episodes=4096, played=32768, raw_reward=-0.11, invalid_share=0.001,
     truncated_share=0.0, seconds={"rollout": 2.3, "train": 4.0}, rewards=Distribution(…), tokens=Distribution(…),
-    turns=Distribution(…), outcomes={"won": 1760, …})`.
+    turns=Distribution(…), outcomes={"solved": 1760, …})`.
     """
 
     iteration: int

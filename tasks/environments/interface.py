@@ -155,7 +155,7 @@ class EnvironmentSpec:
     remote: Callable[[str], Environment] | None = None  # given the URL of a server; None: tasks.environments.client
     partial_format: Callable[[str], bool] | None = None  # whether an unreadable reply begins as a readable one
     metrics: tuple[Metric, ...] = ()
-    outcome: Callable[[Episode], str] = attrgetter("finish_reason")  # "won", …: for traces and distributions
+    outcome: Callable[[Episode], str] = attrgetter("finish_reason")  # "solved", …: for traces and distributions
     tools: tuple[ToolSpec, ...] = ()
     reward_range: tuple[float, float] | None = None  # (0, 1): evaluations give pass@1 and pass@k, solved is 1
     truncated_reward: float = 0.0  # added to the reward of an episode that a limit ended

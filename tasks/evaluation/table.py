@@ -27,7 +27,7 @@ def minus(text: str) -> str:
 
 
 def display_name(name: str) -> str:
-    """A baseline's name as people read it: `always_stand` is "always stand"."""
+    """A baseline's name as people read it: `majority_vote` is "majority vote"."""
     return name.replace("_", " ")
 
 

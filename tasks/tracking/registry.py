@@ -1,6 +1,6 @@
 """Policies in MLflow's model registry: every evaluated one is a version, by reference, without a copy of its weights.
 
-    evaluate ─► register ─► version 7, alias challenger ─► promote ─► alias champion ─► models:/grpo-blackjack@champion
+    evaluate ─► register ─► version 7, alias challenger ─► promote ─► alias champion ─► models:/grpo-calculator@champion
 
 The tags of a version say what it is: `uri`, the directory or URI of its weights, `digest`, and what the evaluation
 measured. The tag `champions` of a model lists the versions that were champion, the present one last: `demote` goes back
@@ -35,7 +35,7 @@ Exists = Callable[[str], bool]  # whether a policy still lies at a directory or 
 
 @dataclass(frozen=True)
 class Candidate(Record):
-    """A policy to register. Example: `Candidate(model="grpo-blackjack", uri="s3://bucket/policies/00032",
+    """A policy to register. Example: `Candidate(model="grpo-calculator", uri="s3://bucket/policies/00032",
     digest="5f0c…", run_id="4be1…", tags={"reward": "-0.048", "policy_version": "32", …})`."""
 
     model: str
@@ -47,7 +47,7 @@ class Candidate(Record):
 
 @dataclass(frozen=True)
 class Version(Record):
-    """A registered policy. Example: `Version(model="grpo-blackjack", number=7, uri="/…/runs/monday/policies/00032",
+    """A registered policy. Example: `Version(model="grpo-calculator", number=7, uri="/…/runs/monday/policies/00032",
     digest="5f0c…")`."""
 
     model: str

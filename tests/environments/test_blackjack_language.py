@@ -91,7 +91,7 @@ def test_choices_are_counted_by_situation() -> None:
     second = said("Cards A 7, soft 18. Dealer 10.", "stand")
     third = said("Cards A 7, soft 18. Dealer 10.", "perhaps")  # no decision
     episodes = [Episode(Task("1", "test", 1), messages) for messages in (first, second, third)]
-    assert count_choices(episodes, thinking=False) == [("hard 17", "10", 1, 0), ("soft 18", "10", 2, 1)]
+    assert count_choices(episodes, thinking=False) == [["hard 17", "10", 1, 0], ["soft 18", "10", 2, 1]]
 
 
 def test_the_optimum_has_a_move_in_every_situation_of_the_map() -> None:
