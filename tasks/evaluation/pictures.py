@@ -101,7 +101,7 @@ def learning_curve(
 
 
 def _name_lines(axes: Axes, lines: Mapping[str, float]) -> None:
-    """Names at the right of horizontal lines; those of lines close together are pushed apart."""
+    """Names at the right of horizontal lines; those of lines close together are moved apart."""
     low, high = axes.get_ylim()
     lowest = -math.inf
     for name, value in sorted(lines.items(), key=lambda line: line[1]):
