@@ -178,7 +178,13 @@ def test_an_error_teaches_nothing_and_is_on_record(tiny_policy: Path, monkeypatc
 def test_a_server_that_goes_away_costs_what_was_being_played(tiny_policy: Path, openenv_server: Any) -> None:
     with openenv_server() as url:
         found = play_tasks(
-            tiny_policy, BLACKJACK, tasks(30), CONFIG, url=url, temperature=1.0, reply_seed=lambda n, t: n + t
+            tiny_policy,
+            BLACKJACK,
+            tasks(30),
+            CONFIG.replace(environment_timeout_s=30),
+            url=url,
+            temperature=1.0,
+            reply_seed=lambda n, t: n + t,
         )
         assert {e.finish_reason for e in found} <= {"finished", "invalid", "truncated"}
     with pytest.raises(RuntimeError, match=r"episodes failed .* nobody answers there; start one with python -m"):

@@ -7,6 +7,7 @@ import pytest
 
 from small import SMALL
 from tasks.config import GrpoConfig, RolloutConfig, Run
+from tasks.environments.catalog import get_environment
 from tasks.records import read_batch
 from tasks.tracking.mlflow_store import client
 
@@ -21,8 +22,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    source = Source(given="tiny", place="tiny")
-    return open_run({**INPUTS, "run_name": "monday"}, GrpoConfig(), {}, source, {})
+    source = Source(given="tiny", uri="tiny")
+    config = GrpoConfig().resolved(get_environment("blackjack").defaults)
+    return open_run({**INPUTS, "run_name": "monday"}, GrpoConfig(), config, {}, source, {})
 
 
 def sampled(run: Run, policy: Path, iteration: int = 0, **settings: object) -> Path:
@@ -31,7 +33,8 @@ def sampled(run: Run, policy: Path, iteration: int = 0, **settings: object) -> P
 
     from tasks.rollout import task
 
-    config = RolloutConfig(**{**SMALL["rollout"], "workers": 3, **settings})
+    given = RolloutConfig(**{**SMALL["rollout"], "workers": 3, **settings})
+    config = given.resolved(get_environment("blackjack").defaults)
     return Path(task.sampled(run, config, FlyteDirectory(str(policy)), iteration))
 
 

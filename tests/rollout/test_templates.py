@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from objectives import objective
 from rollouts import sample_batch
 from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
-from tasks.config import AlgorithmConfig, BufferConfig, RolloutConfig, TrainingConfig
+from tasks.config import BufferConfig, RolloutConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.scripted import play_baseline
 from tasks.policy.chat import Chat, open_chat
@@ -226,9 +227,7 @@ def test_a_template_that_rewrites_splits_trajectories_and_counts_them_once(qwen3
 def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: str) -> None:
     # The whole way from the rollout to the steps; where a trajectory counts once, its samples are in one step.
     training = TrainingConfig(epochs=1, minibatch_size=6, rows=1)
-    algorithm = AlgorithmConfig(
-        name=name, importance_sampling="truncate", importance_sampling_level="sequence", max_mismatch=0.02
-    )
+    algorithm = objective(name, importance_sampling="truncate", importance_sampling_level="sequence", max_mismatch=0.02)
     scored, metrics = score_batch(batch(qwen3_policy)[0], qwen3_policy, training, CONFIG)
     complete, _ = add_advantages(scored)
     chosen = select_groups([complete], BufferConfig(), wanted=12, uses={}, policy_version=0, seed=0)
@@ -246,7 +245,7 @@ def test_split_trajectories_are_trained_on_as_wholes(qwen3_policy: Path, name: s
 
 
 def test_a_dropped_trajectory_is_dropped_in_all_its_samples(qwen3_policy: Path) -> None:
-    table, _ = batch(qwen3_policy, CONFIG.replace(max_turns=2, truncated="drop"))
+    table, _ = batch(qwen3_policy, CONFIG.replace(groups=60, max_groups=60, max_turns=2, truncated="drop"))
     cut = [row for row in table.to_pylist() if row["finish_reason"] == "truncated" and row["turns"] == 2]
     assert {row["sample"] for row in cut} == {0, 1}
     for row in cut:

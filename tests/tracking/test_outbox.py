@@ -1,6 +1,7 @@
 """Against a real `mlflow server` on the loopback interface that is killed, and started again, while stages write."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -97,8 +98,10 @@ def test_two_trainings_write_to_one_store_at_once(store: str, server: Server, tm
     uri = server.url if store == "server" else f"sqlite:///{tmp_path / 'mlflow.db'}"
     pipe, names = subprocess.PIPE, ("first", "second")
     lines = [[sys.executable, "-c", TRAINING, uri, name] for name in names]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     trainings = [
-        subprocess.Popen(line, text=True, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) for line in lines
+        subprocess.Popen(line, text=True, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path, env=environment)
+        for line in lines
     ]
     assert [training.stdout.readline() for training in trainings if training.stdout] == ["ready\n"] * 2
     for training in trainings:

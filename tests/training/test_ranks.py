@@ -178,7 +178,9 @@ def folder(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def run_ranks(folder: Path, ranks: int) -> None:
     """Real processes over the loopback interface, which write their results to the folder."""
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}  # where torchrun writes its logs
+    # Modules of these tests, and where torchrun writes its logs.
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(folder)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **paths}
     with subprocess.Popen(
         [*line, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
