@@ -85,7 +85,7 @@ def measured(folder: Path) -> Measured:
     summary = json.loads((folder / "summary.json").read_text())
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}"
     times = Measured(inputs, {}, {}, {}, summary["seconds"])
-    for stage in {node.stage for node in times.graph(iterations=1, lag=0)}:
+    for stage in dict.fromkeys(node.stage for node in times.graph(iterations=1, lag=0)):
         points = client(uri).get_metric_history(summary["mlflow_run_id"], f"stage/{stage}_s")
         if values := [point.value for point in sorted(points, key=lambda point: point.step)]:
             times.first[stage], times.later[stage] = values[0], statistics.fmean(values[1:] or values)
