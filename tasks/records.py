@@ -19,7 +19,7 @@ A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -75,6 +75,7 @@ class Sample:
     error: Text  # why it ended as an error
     metrics: Annotated[list[tuple[str, float]], pa.map_(pa.string(), pa.float32())]  # of its steps, averaged
     messages: Annotated[list[dict[str, Any]], pa.list_(MESSAGE)]  # as they were said, with all thinking
+    parts: Annotated[list[str], pa.list_(pa.string())] = field(default_factory=list)  # of the environment: families, …
 
 
 SAMPLE = pa.schema([(name, hint.__metadata__[0]) for name, hint in get_type_hints(Sample, include_extras=True).items()])

@@ -156,6 +156,9 @@ class EnvironmentSpec:
     partial_format: Callable[[str], bool] | None = None  # whether an unreadable reply begins as a readable one
     metrics: tuple[Metric, ...] = ()
     outcome: Callable[[Episode], str] = attrgetter("finish_reason")  # "solved", …: for traces and distributions
+    parts: Callable[[Task], Sequence[str]] = (
+        lambda task: ()
+    )  # names that results are broken down by: family, difficulty
     tools: tuple[ToolSpec, ...] = ()
     reward_range: tuple[float, float] | None = None  # (0, 1): evaluations give pass@1 and pass@k, solved is 1
     truncated_reward: float = 0.0  # added to the reward of an episode that a limit ended

@@ -14,7 +14,7 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec, Episode, Task
 from tasks.environments.scripted import annotated, play_baseline
-from tasks.evaluation.metrics import ended, mean_of, measure, pass_at
+from tasks.evaluation.metrics import by_part, ended, mean_of, measure, pass_at
 from tasks.evaluation.records import Evaluation, Example, Results
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
@@ -97,10 +97,15 @@ def evaluate_policy(
 
     greedy = task_set.play(policy, rollout, tasks, 0.0, episode_ended)
     sampled = task_set.play(policy, rollout, once + further, rollout.temperature, episode_ended)
-    results = measure(spec, greedy)
+    results, chances, parts = measure(spec, greedy), {}, {}
+    if spec.reward_range == (0, 1):
+        chances = pass_at(sampled, PASS_AT)
+        parts = {part: pass_at(of, PASS_AT) for part, of in by_part(spec, sampled).items()}
     return Evaluation(
         reward=results.reward,
         metrics=results.metrics,
+        pass_at=chances,
+        parts={name: found.replace(pass_at=parts.get(name, {})) for name, found in results.parts.items()},
         policy_version=read_manifest(policy).version,
         environment=task_set.environment,
         environment_options=rollout.environment_options,
@@ -108,7 +113,6 @@ def evaluate_policy(
         seed=task_set.seed,
         sampled_reward=mean_of([episode.reward for episode in ended(sampled[: len(once)])]),
         baselines=task_set.baselines(rollout),
-        pass_at=pass_at(sampled, PASS_AT) if spec.reward_range == (0, 1) else {},
         examples=examples(spec, greedy, sampled),
         details=spec.details(ended(greedy)) if spec.details else None,
     )

@@ -38,7 +38,25 @@ def ended(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def measure(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
-    """Mean reward and metrics. What fewer than two episodes or steps have is left out."""
+    """Mean reward and metrics, of all and of each part. What fewer than two episodes or steps have is left out."""
+    parts = {name: _means(spec, of) for name, of in by_part(spec, episodes).items() if _count(of) > 1}
+    return _means(spec, episodes).replace(parts=parts)
+
+
+def by_part(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[str, list[Episode]]:
+    """The episodes of each part of the environment, in the order of its name; one may be in several, or in none."""
+    found: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        for part in spec.parts(episode.task):
+            found[part].append(episode)
+    return dict(sorted(found.items()))
+
+
+def _count(episodes: Sequence[Episode]) -> int:
+    return sum(episode.finish_reason != "error" for episode in episodes)
+
+
+def _means(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
     counted = ended(episodes)
     scored = [(episode, spec.score(episode)) for episode in counted]
     values = {m.key: [value for found in scored for value in _values(m, *found)] for m in spec.metrics}

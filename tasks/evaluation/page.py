@@ -14,7 +14,7 @@ from typing import Any
 from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.records import Evaluation
-from tasks.evaluation.table import cell, display_name, headlines, minus, results_table
+from tasks.evaluation.table import cell, display_name, headlines, minus, parts_table, results_table
 from tasks.evaluation.tracked import Origin
 from tasks.policy.checkpoint import Manifest
 from tasks.settings import flat
@@ -59,6 +59,7 @@ def report_page(
         cards=_cards(spec, first, last),
         columns=columns,
         rows=rows,
+        parts=parts_table(spec, ends, last.baselines),
         pictures=pictures,
         last=last,
         evaluations=list(zip(versions, before, *table, strict=True)),  # a row an evaluation
@@ -70,9 +71,10 @@ def report_page(
 def evaluation_page(spec: EnvironmentSpec, evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
     """The page of one evaluation."""
     baselines = {display_name(name): found for name, found in evaluation.baselines.items()}
-    columns, rows = results_table(spec, {"policy": evaluation, **baselines})
-    title = f"Evaluation of policy {evaluation.policy_version}"
-    return _page(title=title, columns=columns, rows=rows, pictures=pictures, last=evaluation)
+    policies = {"policy": evaluation, **baselines}
+    columns, rows = results_table(spec, policies)
+    title, parts = f"Evaluation of policy {evaluation.policy_version}", parts_table(spec, policies)
+    return _page(title=title, columns=columns, rows=rows, parts=parts, pictures=pictures, last=evaluation)
 
 
 def framed(page: str) -> str:

@@ -100,6 +100,25 @@ def learning_curve(
     return figure
 
 
+def part_curves(parts: Mapping[str, Sequence[tuple[int, Mean]]], title: str, theme: Theme = LIGHT) -> Figure:
+    """As `learning_curve`, a line for each part of the environment: (episodes played, reward) of each evaluation."""
+    with figure_of((10, 4.8), title, theme) as figure:
+        axes = figure.subplots()
+        for colour, (part, points) in zip(theme.palette, parts.items(), strict=False):
+            played = [played / 1000 for played, _ in points]
+            low, high = ([found.mean + sign * found.ci95 for _, found in points] for sign in (-1, 1))
+            axes.fill_between(played, low, high, color=colour, alpha=0.15, linewidth=0)
+            rewards = [found.mean for _, found in points]
+            axes.plot(
+                played, rewards, color=colour, linewidth=2.2, marker="o", label=minus(f"{part}  {rewards[-1]:+.2f}")
+            )
+        _finish(axes, theme)
+        axes.set_xlabel("episodes played, thousands")
+        axes.set_ylabel("expected reward")
+        axes.legend(title="at last", **BESIDE)
+    return figure
+
+
 def _name_lines(axes: Axes, lines: Mapping[str, float]) -> None:
     """Names at the right of horizontal lines; those of lines close together are moved apart."""
     low, high = axes.get_ylim()

@@ -21,17 +21,22 @@ class Mean(Record):
 class Results(Record):
     """What a policy or a baseline got on some tasks.
 
-    Example: `Results(reward=Mean(-0.036, 0.021), metrics={"tool_calls": Mean(1.7, 0.02), "invalid": Mean(0.0, 0.0)})`.
+    Example: `Results(reward=Mean(-0.036, 0.021), metrics={"tool_calls": Mean(1.7, 0.02), "invalid": Mean(0.0, 0.0)},
+    parts={"addition": Results(…), "division": Results(…)})`.
     """
 
     reward: Mean
     # By the keys of the spec's metrics, and the shares of episodes that ended as "invalid", "truncated" or "error".
     metrics: dict[str, Mean] = field(default_factory=dict)
+    pass_at: dict[str, float] = field(default_factory=dict)  # by k; empty where rewards are not from 0 to 1
+    parts: dict[str, "Results"] = field(default_factory=dict)  # on the tasks of each part, by `EnvironmentSpec.parts`
 
     def numbers(self) -> dict[str, Any]:
-        """The same as summary.json has it: reward, reward_ci95, metrics."""
+        """The same as summary.json has it: reward, reward_ci95, metrics, pass_at and parts where there are some."""
         metrics = {name: found.to_dict() for name, found in self.metrics.items()}
-        return {"reward": self.reward.mean, "reward_ci95": self.reward.ci95, "metrics": metrics}
+        more = {"pass_at": self.pass_at, "parts": {name: found.numbers() for name, found in self.parts.items()}}
+        found = {"reward": self.reward.mean, "reward_ci95": self.reward.ci95, "metrics": metrics}
+        return found | {name: value for name, value in more.items() if value}
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,6 @@ class Evaluation(Results):
     seed: int  # which test tasks
     sampled_reward: Mean  # of the first tasks, at the rollout's temperature
     baselines: dict[str, Results] = field(default_factory=dict)  # on the same tasks
-    pass_at: dict[str, float] = field(default_factory=dict)  # by k; empty where rewards are not from 0 to 1
     examples: list[Example] = field(default_factory=list)  # one of each outcome that was met, the most frequent first
     details: Any = None  # of the environment's own, for its figures
 

@@ -15,9 +15,18 @@ from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
 from tasks.evaluation.page import Picture, report_page
-from tasks.evaluation.pictures import DARK, LIGHT, Theme, distributions, learning_curve, png, stage_times
+from tasks.evaluation.pictures import (
+    DARK,
+    LIGHT,
+    Theme,
+    distributions,
+    learning_curve,
+    part_curves,
+    png,
+    stage_times,
+)
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
-from tasks.evaluation.table import display_name, headline_text, headlines, results_table
+from tasks.evaluation.table import FEW_PARTS, display_name, headline_text, headlines, parts_table, results_table
 from tasks.evaluation.tracked import description, origin_of
 from tasks.folders import atomic_directory, display_path, run_folder
 from tasks.history import Iteration, episodes_before, read_history
@@ -72,7 +81,11 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, uri: str, iter
         mlflow_run.log_file(run, folder / PICTURES / f"{name}.png", PICTURES)
     mlflow_run.finish(run)
     below = {"policy": display_path(policy), "report": display_path(folder / REPORT), "curves": "make ui"}
-    console.table(*results_table(spec, {"before": first, "after": last}, last.baselines), below)
+    ends = {"before": first, "after": last}
+    columns, rows = results_table(spec, ends, last.baselines)
+    if len(last.parts) <= FEW_PARTS:
+        rows += parts_table(spec, ends, last.baselines)
+    console.table(columns, rows, below)
     return path
 
 
@@ -82,7 +95,6 @@ def summary(spec: EnvironmentSpec, first: Evaluation, last: Evaluation, episodes
     return {
         "environment": last.environment,
         **last.numbers(),
-        **({"pass_at": last.pass_at} if last.pass_at else {}),
         "baselines": {name: results.numbers() for name, results in last.baselines.items()},
         "tasks": last.tasks,
         **own,
@@ -107,11 +119,25 @@ def draw(
     def picture(caption: str, drawn: Callable[[Theme], Figure]) -> Picture:
         return Picture(caption, png(drawn(LIGHT)), png(drawn(DARK)))
 
+    parts = {
+        part: [(at, of.parts[part].reward) for at, of in zip(played, evaluations, strict=True) if part in of.parts]
+        for part in last.parts
+    }
     curve = partial(learning_curve, points, baselines, f"{run.name}: learning {run.environment}", note, history)
     shown = "test tasks with their 95 % band, the episodes of the training"
     return {
         "learning_curve": picture(
             f"Expected reward against episodes played: {shown}{', and the baselines' if baselines else ''}.", curve
+        ),
+        **(
+            {
+                "parts": picture(
+                    "Expected reward on the test tasks of each part of the environment, with its 95 % band.",
+                    partial(part_curves, parts, f"{run.name}: learning each part"),
+                )
+            }
+            if 1 < len(parts) <= FEW_PARTS
+            else {}
         ),
         "distributions": picture(
             "What the episodes of the training were like, for each policy version.",

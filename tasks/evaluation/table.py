@@ -9,6 +9,7 @@ from tasks.evaluation.records import Evaluation, Results
 
 REWARD = Metric("reward", "expected reward", "+.3f", headline=True)
 SAMPLED = Metric("sampled_reward", "  sampled, not greedy", "+.3f")
+FEW_PARTS = 8  # at most that all metrics of each are shown, also in the console
 
 
 def cell(metric: Metric, results: Results, *, interval: bool = True) -> str:
@@ -47,6 +48,29 @@ def ended_badly(results: Sequence[Results]) -> list[Metric]:
     return [metric for metric in BUILT_IN if metric.key in {"invalid", *seen}]
 
 
+def parts_table(
+    spec: EnvironmentSpec, policies: Mapping[str, Results], baselines: Mapping[str, Results] | None = None
+) -> list[list[str]]:
+    """Rows for each part of the environment, in the columns of `results_table`: its reward, then what else it has."""
+    everybody = [*policies.values(), *(baselines or {}).values()]
+    parts = dict.fromkeys(part for found in everybody for part in found.parts)
+    metrics = spec.metrics if len(parts) <= FEW_PARTS else headlines(spec)[1:]
+    rows = []
+    for part in parts:
+        of_part = [found.parts.get(part) for found in everybody]
+
+        def row(metric: Metric, label: str, of: Sequence[Results | None] = of_part) -> list[str]:
+            shown = [cell(metric, found, interval=i < len(policies)) if found else "-" for i, found in enumerate(of)]
+            return [label, *shown]
+
+        known = [metric for metric in metrics if any(metric.key in found.metrics for found in of_part if found)]
+        rows += [row(REWARD, part), *(row(metric, f"  {metric.label}") for metric in known)]
+        passed = [found.pass_at if found else {} for found in of_part]
+        for k in max(passed, key=len):
+            rows.append([f"  pass@{k}, sampled", *(format(of[k], ".1%") if k in of else "-" for of in passed)])
+    return rows
+
+
 def results_table(
     spec: EnvironmentSpec, policies: Mapping[str, Results], baselines: Mapping[str, Results] | None = None
 ) -> tuple[list[str], list[list[str]]]:
@@ -58,7 +82,7 @@ def results_table(
     def row(metric: Metric) -> list[str]:
         return [metric.label, *(cell(metric, found, interval=i < len(policies)) for i, found in enumerate(everybody))]
 
-    chances = [found.pass_at if isinstance(found, Evaluation) else {} for found in everybody]
+    chances = [found.pass_at for found in everybody]
     passed = [
         [f"  pass@{k}, sampled", *(format(found[k], ".1%") if k in found else "-" for found in chances)]
         for k in max(chances, key=len)

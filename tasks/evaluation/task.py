@@ -15,7 +15,15 @@ from tasks.config import EvaluationConfig, GrpoConfig, RolloutConfig, Run, requi
 from tasks.evaluation.compare import check_tasks, compare_into
 from tasks.evaluation.evaluate import TaskSet
 from tasks.evaluation.page import Picture, evaluation_page, framed
-from tasks.evaluation.table import ended_badly, headline_text, headlines, results_table
+from tasks.evaluation.table import (
+    FEW_PARTS,
+    REWARD,
+    ended_badly,
+    headline_text,
+    headlines,
+    parts_table,
+    results_table,
+)
 from tasks.evaluation.tracked import candidate, flat_metrics
 from tasks.folders import RUNS, display_path, use_scratch_folder
 from tasks.policy.checkpoint import import_checkpoint, read_manifest
@@ -54,6 +62,9 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
         s.result, s.metrics = folder, flat_metrics(found)
         numbers = headline_text([*headlines(spec), *ended_badly([found])], found)
         console.stage(f"evaluation of policy {version}", f"  {numbers}", style="bold green")
+        for part, of in found.parts.items() if len(found.parts) <= FEW_PARTS else ():
+            measured = [metric for metric in headlines(spec)[1:] if metric.key in of.metrics]
+            console.stage(f"  {part}", f"  {headline_text([REWARD, *measured], of)}", style="green")
         Deck("Evaluation", framed(evaluation_page(spec, found, pictures)))
     return FlyteDirectory(str(folder))
 
@@ -93,8 +104,9 @@ def evaluate_once(
     task_set = TaskSet(environment, tasks, seed, environment_url)
     with console.bar("evaluation", "episodes") as progress:
         found = evaluate_into(folder, source, config, task_set, progress)
-    table = results_table(task_set.spec(config), {"policy": found}, found.baselines)
-    console.table(*table, {"details": display_path(folder)})
+    given = (task_set.spec(config), {"policy": found}, found.baselines)
+    columns, rows = results_table(*given)
+    console.table(columns, rows + parts_table(*given), {"details": display_path(folder)})
     return FlyteDirectory(str(folder))
 
 
@@ -110,7 +122,9 @@ def compare_once(
     task_set = TaskSet(environment, tasks, seed, environment_url)
     found = compare_into(folder, first, second, config, task_set)
     below = {"difference": found.in_words, "details": display_path(folder)}
-    console.table(*results_table(task_set.spec(config), found.results, found.baselines), below)
+    given = (task_set.spec(config), found.results, found.baselines)
+    columns, rows = results_table(*given)
+    console.table(columns, rows + parts_table(*given), below)
     return FlyteDirectory(str(folder))
 
 

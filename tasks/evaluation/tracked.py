@@ -12,8 +12,9 @@ from pathlib import Path
 from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.records import Evaluation
-from tasks.evaluation.table import REWARD, cell, display_name, headline_text, headlines
+from tasks.evaluation.table import FEW_PARTS, REWARD, cell, display_name, headline_text, headlines
 from tasks.policy.checkpoint import Manifest, read_manifest
+from tasks.rollout.batch import part_metric
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client
 
@@ -55,7 +56,13 @@ def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
         **{name: results.reward.mean for name, results in evaluation.baselines.items()},
         **{name: found.mean for name, found in evaluation.metrics.items()},
     }
-    return {f"eval/{name}": value for name, value in found.items()}
+    parts = {
+        part_metric("eval", part, name): value
+        for part, of in evaluation.parts.items()
+        for name, value in {"reward": of.reward.mean, **{n: mean.mean for n, mean in of.metrics.items()}}.items()
+        if name == "reward" or len(evaluation.parts) <= FEW_PARTS
+    }
+    return {f"eval/{name}": value for name, value in found.items()} | parts
 
 
 def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evaluation) -> registry.Candidate:
@@ -63,6 +70,7 @@ def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evalu
     manifest = read_manifest(folder)
     measured = {"reward": found.reward.mean, "reward_ci95": found.reward.ci95}
     measured |= {name: metric.mean for name, metric in found.metrics.items()}
+    measured |= {f"{part}.reward": of.reward.mean for part, of in found.parts.items()}
     tags = {
         **{name: f"{value:.6g}" for name, value in measured.items()},
         "tasks": str(found.tasks),

@@ -1,6 +1,6 @@
 """What an interpreter of Python is, to the environments that give one to a policy or grade by one.
 
-    open_interpreter("local") ──► Interpreter.open() ──► Session.run(code, timeout_s) ──► Execution
+open_interpreter("local") ──► Interpreter.open() ──► Session.run(code, timeout_s) ──► Execution
 """
 
 from dataclasses import dataclass

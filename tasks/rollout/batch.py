@@ -1,6 +1,7 @@
 """What a batch of trajectories, sampled by one policy version, measures."""
 
 import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,24 @@ def batch_metrics(batch: pa.Table, seconds: float, setup_seconds: float) -> dict
         "time/rollout_s": seconds,
         "time/rollout_setup_s": setup_seconds,
         **environment_metrics(once),
+        **part_metrics(once),
     }
+
+
+def part_metrics(once: pa.Table) -> dict[str, float]:
+    """`rollout.<part>/raw_reward`, and the share of the episodes that each part of the environment has."""
+    found = {}
+    rewards, parts = once["raw_reward"].to_numpy(), once["parts"].to_pylist()
+    for part in sorted({name for of in parts for name in of}):
+        own = np.array([part in of for of in parts])
+        found[part_metric("rollout", part, "raw_reward")] = _mean(rewards[own])
+        found[part_metric("rollout", part, "share")] = float(own.mean())
+    return found
+
+
+def part_metric(section: str, part: str, name: str) -> str:
+    """A metric of one part as MLflow takes it: a section for each, `eval.maths/reward`."""
+    return f"{section}.{re.sub(r'[^A-Za-z0-9_. -]', '.', part)}/{name}"
 
 
 def environment_metrics(once: pa.Table) -> dict[str, float]:

@@ -122,6 +122,7 @@ def rows(
             error=episode.error,
             metrics=metrics,
             messages=messages[: segment.messages],
+            parts=list(spec.parts(episode.task)),
         )
         for number, segment in enumerate(episode.segments or [Segment(len(messages))])
     ]

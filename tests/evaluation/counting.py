@@ -29,7 +29,13 @@ def task(split: Split, index: int) -> Task:
     return Task(f"{split}-{last}", split, index, {"last": last})
 
 
-SPEC = EnvironmentSpec(name="counting", task=task, local=Counting, reward_range=(0, 1))
+SPEC = EnvironmentSpec(
+    name="counting",
+    task=task,
+    local=Counting,
+    reward_range=(0, 1),
+    parts=lambda task: [f"up to {task.data['last']}"] if "last" in task.data else [],
+)
 
 
 def episode(

@@ -69,6 +69,7 @@ def test_the_metrics_have_the_names_that_the_curves_look_for() -> None:
         sampled_reward=Mean(0.375, 0.2),
         baselines={"random": Results(reward=Mean(0.0625, 0.1))},
         pass_at={"1": 0.375, "8": 0.75},
+        parts={"2 + 3": Results(reward=Mean(1.0, 0.0), metrics={"calls": Mean(1.0, 0.0)})},
     )
     assert flat_metrics(found) == {
         "eval/reward": 0.5,
@@ -80,6 +81,8 @@ def test_the_metrics_have_the_names_that_the_curves_look_for() -> None:
         "eval/random": 0.0625,
         "eval/calls": 2.0,
         "eval/invalid": 0.125,
+        "eval.2 . 3/reward": 1.0,
+        "eval.2 . 3/calls": 1.0,
     }
     assert Evaluation.from_json(found.to_json()) == found
 
@@ -104,6 +107,8 @@ def test_an_environment_with_rewards_from_0_to_1_has_pass_at_k(tiny_policy: Path
     found = evaluated(tiny_policy, name="evaluation.counting")
     assert set(found.pass_at) == {"1", "4", "8"} and found.pass_at["1"] <= found.pass_at["8"]
     assert found.baselines == {} and found.details is None
+    assert set(found.parts) == {f"up to {last}" for last in range(1, 6)}
+    assert all(set(part.pass_at) == {"1", "4", "8"} for part in found.parts.values())
     assert set(found.metrics) == {"invalid", "truncated", "error"}
 
 

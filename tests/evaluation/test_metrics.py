@@ -59,6 +59,24 @@ def test_an_episode_that_failed_counts_only_as_an_error() -> None:
         measure(spec, [played[0], failed])
 
 
+def test_each_part_is_measured_alone() -> None:
+    spec = replace(SPEC, parts=lambda task: ["all", f"last digit {task.id[-1]}"], metrics=(Metric("calls", "calls"),))
+    rewards = {"10": 1.0, "20": 0.0, "11": 1.0, "21": 1.0, "12": 0.5}
+    played = [episode(name, [Step(reward=reward, metrics={"calls": 2})]) for name, reward in rewards.items()]
+    failed = episode("22", [], "error", "away")
+    found = measure(spec, [*played, failed])
+    assert found.reward.mean == pytest.approx(3.5 / 5)
+    # One episode of digit 2 has no interval, and the other one failed.
+    assert {part: of.reward.mean for part, of in found.parts.items()} == {
+        "all": found.reward.mean,
+        "last digit 0": 0.5,
+        "last digit 1": 1.0,
+    }
+    assert found.parts["all"].metrics == found.metrics and found.metrics["error"].mean == 1 / 6
+    assert found.parts["last digit 1"].metrics["calls"] == Mean(2, 0)
+    assert found.parts["last digit 0"].parts == {} == measure(SPEC, played).parts
+
+
 def test_pass_at_k_by_hand() -> None:
     def samples(name: str, solved: int, of: int) -> list[Episode]:
         return [episode(name, [Step(reward=1.0 if i < solved else 0.9)]) for i in range(of)]

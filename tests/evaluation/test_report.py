@@ -81,7 +81,12 @@ def test_a_training_is_reported(run: Run, capsys: pytest.CaptureFixture[str]) ->
         "pass_at": {"1": 0.5, "4": 0.625, "8": 0.6875},
         "baselines": {},
         "tasks": 512,
-        "before": {"reward": 0.25, "reward_ci95": 0.03, "metrics": metrics},
+        "before": {
+            "reward": 0.25,
+            "reward_ci95": 0.03,
+            "metrics": metrics,
+            "pass_at": {"1": 0.5, "4": 0.625, "8": 0.6875},
+        },
     }
     page = path.with_name("report.html").read_text()
     assert digest in page and "128 episodes, 2 policy versions" in page and "62.5%" in page

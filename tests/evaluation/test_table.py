@@ -7,7 +7,17 @@ import pytest
 from evaluation.counting import SPEC
 from tasks.environments.interface import Metric
 from tasks.evaluation.records import Evaluation, Mean, Results
-from tasks.evaluation.table import REWARD, cell, ended_badly, headline_text, headlines, minus, results_table
+from tasks.evaluation.table import (
+    FEW_PARTS,
+    REWARD,
+    cell,
+    ended_badly,
+    headline_text,
+    headlines,
+    minus,
+    parts_table,
+    results_table,
+)
 
 SOLVED = replace(
     SPEC,
@@ -63,6 +73,22 @@ def test_pass_at_k_has_a_row_each() -> None:
     passed = replace(AFTER, pass_at={"1": 0.25, "8": 0.5})
     _, rows = results_table(SPEC, {"before": BEFORE, "after": passed}, {"best": BEST})
     assert rows[2:4] == [["  pass@1, sampled", "-", "25.0%", "-"], ["  pass@8, sampled", "-", "50.0%", "-"]]
+
+
+def test_a_part_has_the_metrics_that_were_measured_on_it() -> None:
+    easy = Results(reward=Mean(0.5, 0.1), metrics={"wins": Mean(0.75, 0.05)}, pass_at={"1": 0.5})
+    hard = Results(reward=Mean(-0.5, 0.1), metrics={"regret": Mean(0.25, 0.01)})
+    after = replace(AFTER, parts={"easy": easy, "hard": hard})
+    rows = parts_table(SOLVED, {"before": BEFORE, "after": after}, {"best": replace(BEST, parts={"hard": hard})})
+    assert rows == [
+        ["easy", "-", "+0.500 ±0.100", "-"],
+        ["  wins", "-", "75.0% ±5.0%", "-"],
+        ["  pass@1, sampled", "-", "50.0%", "-"],
+        ["hard", "-", "-0.500 ±0.100", "-0.500"],
+        ["  regret", "-", "0.250 ±0.010", "0.250"],
+    ]
+    many = replace(AFTER, parts={f"family {i}": easy for i in range(FEW_PARTS + 1)})
+    assert [row[0] for row in parts_table(SOLVED, {"after": many})][:3] == ["family 0", "  pass@1, sampled", "family 1"]
 
 
 def test_a_line_of_the_headlines() -> None:

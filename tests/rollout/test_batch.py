@@ -15,6 +15,7 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.policy.chat import open_chat
 from tasks.records import SAMPLE
+from tasks.rollout.batch import part_metrics
 from tasks.seeds import training_index
 
 CONFIG = RolloutConfig(groups=12, max_groups=12, group_size=4, max_tokens=4, max_turns=16, max_episode_tokens=256)
@@ -258,3 +259,18 @@ def test_other_policies_play_the_same_tasks(newborn: Callable[[int], Path], batc
     table, _ = sampled(newborn(6))
     assert table["seed"] == batch["seed"]
     assert set(table["policy_version"].to_pylist()) == {6}
+
+
+def test_the_reward_of_each_part_of_the_environment() -> None:
+    once = pa.table(
+        {"raw_reward": [1.0, None, 0.0, 0.5], "parts": [["sums", "long"], ["sums"], ["words/long"], ["sums"]]},
+        schema=pa.schema([SAMPLE.field("raw_reward"), SAMPLE.field("parts")]),
+    )
+    assert part_metrics(once) == {
+        "rollout.long/raw_reward": 1.0,
+        "rollout.long/share": 0.25,
+        "rollout.sums/raw_reward": 0.75,
+        "rollout.sums/share": 0.75,
+        "rollout.words.long/raw_reward": 0.0,
+        "rollout.words.long/share": 0.25,
+    }
