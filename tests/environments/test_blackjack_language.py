@@ -1,9 +1,10 @@
 import pytest
 
 from tasks.environments.blackjack.cards import VALUES
-from tasks.environments.blackjack.choices import best_moves, count_choices
+from tasks.environments.blackjack.choices import count_choices
 from tasks.environments.blackjack.game import Observation
 from tasks.environments.blackjack.language import initial_messages, is_partial, next_messages, parse_move
+from tasks.environments.blackjack.optimum import best_move_by_total
 from tasks.environments.interface import Episode, Task
 
 ROWS = (*(f"hard {total}" for total in range(4, 22)), *(f"soft {total}" for total in range(12, 22)))
@@ -95,11 +96,11 @@ def test_choices_are_counted_by_situation() -> None:
 
 
 def test_the_optimum_has_a_move_in_every_situation_of_the_map() -> None:
-    assert set(best_moves()) == {(row, column) for row in ROWS for column in VALUES}
-    assert best_moves()["hard 16", "10"] == "HIT" and best_moves()["hard 16", "6"] == "STAND"
-    assert best_moves()["soft 18", "9"] == "HIT" and best_moves()["soft 18", "2"] == "STAND"
-    assert {best_moves()[f"hard {t}", c] for t in range(17, 22) for c in VALUES} == {"STAND"}
-    assert {best_moves()[f"hard {t}", c] for t in range(4, 12) for c in VALUES} == {"HIT"}
+    assert set(best_move_by_total()) == {(row, column) for row in ROWS for column in VALUES}
+    assert best_move_by_total()["hard 16", "10"] == "HIT" and best_move_by_total()["hard 16", "6"] == "STAND"
+    assert best_move_by_total()["soft 18", "9"] == "HIT" and best_move_by_total()["soft 18", "2"] == "STAND"
+    assert {best_move_by_total()[f"hard {t}", c] for t in range(17, 22) for c in VALUES} == {"STAND"}
+    assert {best_move_by_total()[f"hard {t}", c] for t in range(4, 12) for c in VALUES} == {"HIT"}
 
 
 def test_a_partial_format_begins_with_a_move() -> None:

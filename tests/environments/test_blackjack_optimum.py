@@ -3,9 +3,9 @@ from collections import Counter
 import pyspiel
 import pytest
 
-from tasks.environments.blackjack.baselines import exact_value, optimum_reward
+from environments.exact_values import exact_value, game_value, optimal_policy
 from tasks.environments.blackjack.cards import RANKS, card_value, hand_total
-from tasks.environments.blackjack.optimum import action_values, best_move, game_value, optimal_policy
+from tasks.environments.blackjack.optimum import action_values, best_move, optimum_reward
 from tasks.environments.catalog import get_environment
 from tasks.environments.scripted import play_baseline
 
@@ -124,8 +124,6 @@ def test_hands_that_cannot_be(cards: str, dealer: str) -> None:
         action_values(cards.split(), dealer)
 
 
-def test_cards_and_baselines_that_do_not_exist() -> None:
+def test_cards_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match='the card is "1"; allowed: A, 2'):
         action_values(["1", "2"], "6")
-    with pytest.raises(ValueError, match='baseline is "lucky"; allowed: optimum, random, always_stand'):
-        exact_value("lucky")

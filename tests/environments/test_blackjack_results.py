@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tasks.environments.blackjack.baselines import exact_value
-from tasks.environments.blackjack.choices import best_moves, count_choices, heat_map_cells
+from environments.exact_values import exact_value
+from tasks.environments.blackjack.choices import count_choices, heat_map_cells
 from tasks.environments.blackjack.heat_map import HIT, STAND, choice_heat_map
+from tasks.environments.blackjack.optimum import best_move_by_total
 from tasks.environments.blackjack.spec import draw_choices
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import Episode, Step, Task
@@ -108,7 +109,7 @@ def test_the_choices_are_what_was_met() -> None:
     assert count_choices(episodes, thinking=False) == [["hard 16", "10", 2, 1], ["hard 18", "10", 1, 0]]
     assert count_choices(episodes, thinking=True)[-1] == ["soft 18", "A", 1, 1]
     cells = heat_map_cells(count_choices(episodes, thinking=False))
-    assert cells["hard", 16, "10"] == (0.5, best_moves()["hard 16", "10"] == "HIT")
+    assert cells["hard", 16, "10"] == (0.5, best_move_by_total()["hard 16", "10"] == "HIT")
     assert cells["hard", 18, "10"] == (0.0, False)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tasks.environments.blackjack.cards import Move
 from tasks.environments.blackjack.language import parse_move
 from tasks.environments.blackjack.optimum import best_move_by_total
 from tasks.environments.interface import Episode
@@ -29,19 +28,9 @@ def count_choices(episodes: Sequence[Episode], thinking: bool) -> list[list[Any]
     return [[row, column, met, hits] for (row, column), (met, hits) in sorted(counts.items())]
 
 
-def best_moves() -> Mapping[tuple[str, str], Move]:
-    """The optimum's move for every row and column, averaged as `optimum.best_move_by_total` says."""
-    return {
-        (f"{'soft' if soft else 'hard'} {total}", dealer): move
-        for (total, soft, dealer), move in best_move_by_total().items()
-    }
-
-
-def heat_map_cells(
-    choices: Sequence[Sequence[Any]],
-) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
+def heat_map_cells(choices: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
     """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), of what `count_choices` gave."""
-    best = best_moves()
+    best = best_move_by_total()
     cells = {}
     for row, column, met, hits in choices:
         kind, total = row.split()

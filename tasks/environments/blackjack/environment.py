@@ -1,11 +1,10 @@
 """One episode of BlackJack: a game in words."""
 
-from tasks.environments.blackjack.baselines import is_optimal
 from tasks.environments.blackjack.game import Game, Observation, shuffled_deck
 from tasks.environments.blackjack.language import initial_messages, next_messages, parse_move
+from tasks.environments.blackjack.optimum import best_move
+from tasks.environments.blackjack.spec import LOST
 from tasks.environments.interface import Message, Step, Task
-
-LOST = -1.0  # also what an unreadable reply, or a game that a limit ended, counts
 
 
 class BlackJack:
@@ -29,7 +28,7 @@ class BlackJack:
         move = parse_move(reply["content"], self.thinking)
         if move is None:
             return Step(reward=LOST, done=True, valid=False, metrics={"agreement": 0.0}, note="unreadable")
-        optimal = is_optimal(self.observation, move)
+        optimal = move == best_move(self.observation.player_cards, self.observation.dealer_card)
         self.observation = now = self._game.play(move)
         return Step(
             messages=[] if now.done else next_messages(now),

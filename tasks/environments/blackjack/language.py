@@ -1,6 +1,6 @@
 """Between game and language: an observation as chat messages, a reply as a move. Nothing else."""
 
-from tasks.environments.blackjack.cards import Move
+from tasks.environments.blackjack.cards import Move, card_value
 from tasks.environments.blackjack.game import MOVES, Observation
 from tasks.environments.interface import Message
 
@@ -21,9 +21,9 @@ def next_messages(observation: Observation) -> list[Message]:
     Jacks, queens and kings are shown as the 10 that they count: nothing else about them matters, and a small policy
     need not learn four names for one card.
     """
-    cards = " ".join(map(_display, observation.player_cards))
+    cards = " ".join(map(card_value, observation.player_cards))
     kind = "soft" if observation.soft else "hard"
-    content = f"Cards {cards}, {kind} {observation.total}. Dealer {_display(observation.dealer_card)}."
+    content = f"Cards {cards}, {kind} {observation.total}. Dealer {card_value(observation.dealer_card)}."
     return [{"role": "user", "content": content}]
 
 
@@ -43,17 +43,11 @@ def is_partial(reply: str, thinking: bool) -> bool:
 
 
 def _word(reply: str, thinking: bool) -> str:
-    return (_answer(reply) if thinking else reply.strip()).upper()
-
-
-def _answer(reply: str) -> str:
-    """The last line behind the last thought, nothing while one is open.
+    """The reply; with thinking the last line behind the last thought, nothing while one is open.
 
     "HIT" of "<think>\\n16 is weak.\\n</think>\\n\\nHIT", and of "16 is weak.\\nHIT".
     """
-    answer = reply.rpartition("</think>")[2]
-    return "" if "<think>" in answer else answer.strip().rpartition("\n")[2].strip()
-
-
-def _display(rank: str) -> str:
-    return "10" if rank in ("J", "Q", "K") else rank
+    if thinking:
+        answer = reply.rpartition("</think>")[2]
+        reply = "" if "<think>" in answer else answer.strip().rpartition("\n")[2]
+    return reply.strip().upper()

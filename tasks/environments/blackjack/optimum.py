@@ -9,34 +9,23 @@ Axes: H player hands of two cards or more and at most 21 (2,008 multisets); V th
 20, 21, bust); O the player's three (win, push, loss).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.environments.blackjack.cards import VALUES, Move, card_value, hand_total
-
-Policy = Callable[[tuple[str, ...], str], float]
-"""The probability of HIT given the player's card values (`cards.VALUES`, lowest first) and the dealer's."""
+from tasks.environments.blackjack.game import Game, shuffled_deck
 
 _DECK_V = np.array([4] * 9 + [16])
 _BUST = 5
 
 
 @dataclass(frozen=True)
-class GameValue:
-    """A policy's exact results over all deals. Example: the optimum, -0.0425, 0.4328, 0.0919, 0.4753."""
-
-    expected_reward: float
-    win: float
-    push: float
-    loss: float
-
-
-@dataclass(frozen=True)
-class _Tables:
+class Tables:
     hands: list[tuple[int, ...]]  # H: how many of each value
     index: dict[tuple[int, ...], int]
     possible_HV: NDArray[np.bool_]  # false where the open card would be the fifth ace
@@ -55,75 +44,61 @@ def action_values(player_cards: Sequence[str], dealer_card: str) -> dict[Move, f
     Raises ValueError for cards that one deck cannot give, or for a hand that is bust.
     """
     hand, dealer = _locate(player_cards, dealer_card)
-    tables = _tables()
-    return {"HIT": float(tables.hit_HV[hand, dealer]), "STAND": float(tables.stand_HV[hand, dealer])}
+    table = tables()
+    return {"HIT": float(table.hit_HV[hand, dealer]), "STAND": float(table.stand_HV[hand, dealer])}
 
 
 def best_move(player_cards: Sequence[str], dealer_card: str) -> Move:
-    """The move of higher expected reward, "HIT" or "STAND"; STAND where they are equal."""
+    """The move of higher expected reward, "HIT" or "STAND"; nowhere are they closer than 7e-6."""
     values = action_values(player_cards, dealer_card)
     return "HIT" if values["HIT"] > values["STAND"] else "STAND"
 
 
-def optimal_policy(player_cards: tuple[str, ...], dealer_card: str) -> float:
-    """The optimum as a `Policy`: 1 where HIT is best, else 0."""
-    return float(best_move(player_cards, dealer_card) == "HIT")
-
-
-def game_value(policy: Policy) -> GameValue:
-    """Exact expected reward and shares of wins, pushes and losses of a policy, over all deals and draws."""
-    tables = _tables()
-    hit_HV = _hit_probabilities(policy)
-    reach_HV, bust = _reach(hit_HV)
-    win, push, loss = np.einsum("hv,hvo->o", reach_HV * (1 - hit_HV), tables.outcome_HVO)
-    return GameValue(float(win - loss - bust), float(win), float(push), float(loss + bust))
+@lru_cache(maxsize=65536)
+def optimum_reward(seed: int) -> float:
+    """What the optimum gets on the deck of this seed."""
+    game = Game(shuffled_deck(seed))
+    seen = game.observe()
+    while not seen.done:
+        seen = game.play(best_move(seen.player_cards, seen.dealer_card))
+    return seen.reward
 
 
 @cache
-def best_move_by_total() -> Mapping[tuple[int, bool, str], Move]:
-    """The better move for each (total, soft, dealer's card value), as for a heat map.
+def best_move_by_total() -> Mapping[tuple[str, str], Move]:
+    """The better move for each ("hard 16" or "soft 18", dealer's card value), as for a heat map.
 
     Many hands share a total, and the optimum can differ between them: against a 10 it hits 10 6, not 8 4 4.
     Here the values of both moves are averaged over such hands, each weighted by how often optimal play meets
     it.
     """
-    tables = _tables()
-    reach_HV, _ = _reach(_hit_probabilities(optimal_policy))
-    gain_HV = reach_HV * (tables.hit_HV - tables.stand_HV)
-    gains: dict[tuple[int, bool, str], float] = {}
-    for hand, counts in enumerate(tables.hands):
+    table = tables()
+    gap_HV = table.hit_HV - table.stand_HV
+    gain_HV = reach(gap_HV > 0) * gap_HV
+    gains: dict[tuple[str, str], float] = {}
+    for hand, counts in enumerate(table.hands):
         total, soft = hand_total(_ranks(counts))
         for dealer, value in enumerate(VALUES):
-            key = (total, soft, value)
+            key = f"{'soft' if soft else 'hard'} {total}", value
             gains[key] = gains.get(key, 0.0) + float(gain_HV[hand, dealer])
     return {key: "HIT" if gain > 0 else "STAND" for key, gain in gains.items()}
 
 
-def _hit_probabilities(policy: Policy) -> NDArray[np.float64]:
-    tables = _tables()
-    hit_HV = np.zeros(tables.possible_HV.shape)
-    for hand, dealer in np.argwhere(tables.possible_HV):
-        hit_HV[hand, dealer] = policy(_ranks(tables.hands[hand]), VALUES[dealer])
-    return hit_HV
-
-
-def _reach(hit_HV: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """How likely a game is to come to each hand, and to a bust hand, under these probabilities of HIT."""
-    tables = _tables()
-    reach_HV, bust = tables.deal_HV.copy(), 0.0
+def reach(hit_HV: NDArray[Any]) -> NDArray[np.float64]:
+    """How likely a game is to come to each hand, under these probabilities of HIT."""
+    table = tables()
+    reach_HV = table.deal_HV.copy()
     for hard in range(2, 22):  # a card adds at least 1, so a hand is complete before it is passed on
-        for hand in np.flatnonzero(tables.hard_H == hard):
-            flow_VV = (reach_HV[hand] * hit_HV[hand])[:, None] * tables.draw_HVV[hand]
-            for drawn, successor in enumerate(tables.next_HV[hand]):
+        for hand in np.flatnonzero(table.hard_H == hard):
+            flow_VV = (reach_HV[hand] * hit_HV[hand])[:, None] * table.draw_HVV[hand]
+            for drawn, successor in enumerate(table.next_HV[hand]):
                 if successor >= 0:
                     reach_HV[successor] += flow_VV[:, drawn]
-                else:
-                    bust += float(flow_VV[:, drawn].sum())
-    return reach_HV, bust
+    return reach_HV
 
 
 @cache
-def _tables() -> _Tables:
+def tables() -> Tables:
     hands = _player_hands()
     index = {hand: place for place, hand in enumerate(hands)}
     held_HV = np.array(hands)
@@ -156,7 +131,7 @@ def _tables() -> _Tables:
     ways_H = np.prod(np.where(held_HV == 2, _DECK_V * (_DECK_V - 1) / 2, np.where(held_HV, _DECK_V, 1)), axis=1)
     open_HV = np.where(possible_HV, (_DECK_V - held_HV) / 50, 0.0)
     deal_HV = np.where(cards_H == 2, ways_H / (52 * 51 / 2), 0.0)[:, None] * open_HV
-    return _Tables(hands, index, possible_HV, hard_H, next_HV, draw_HVV, deal_HV, outcome_HVO, stand_HV, hit_HV)
+    return Tables(hands, index, possible_HV, hard_H, next_HV, draw_HVV, deal_HV, outcome_HVO, stand_HV, hit_HV)
 
 
 def _player_hands() -> list[tuple[int, ...]]:
@@ -173,41 +148,19 @@ def _player_hands() -> list[tuple[int, ...]]:
 
 
 def _dealer_ends(left_HV: NDArray[np.int64], open_card: int) -> NDArray[np.float64]:
-    """How the dealer ends, a probability for each of D, drawing from what is left after each of H hands.
+    """How the dealer ends, a probability for each of D, drawing from what is left after each of H hands."""
+    left_VH, left_H = left_HV.T.copy(), left_HV.sum(axis=1)
 
-    A multiset of drawn cards comes up in (number of orders in which the dealer would keep drawing) times the
-    product of falling factorials of the counts left, over that of the deck: only this product depends on H.
-    """
-    counts_H = left_HV.sum(axis=1).astype(float)
-    falling_VKH = np.ones((10, 17, len(left_HV)))
-    falling_KH = np.ones((17, len(left_HV)))
-    for k in range(1, 17):
-        falling_VKH[:, k] = falling_VKH[:, k - 1] * (left_HV.T - k + 1)
-        falling_KH[k] = falling_KH[k - 1] * (counts_H - k + 1)
+    @cache
+    def ends(drawn: tuple[int, ...]) -> NDArray[np.float64]:  # [D, H], or [D, 1] where it is certain
+        total, _ = hand_total((*_ranks(drawn), VALUES[open_card]))
+        if total >= 17:
+            return np.eye(6)[:, [total - 17 if total <= 21 else _BUST]]
+        chance_VH = (left_VH - np.array(drawn)[:, None]) / (left_H - sum(drawn))
+        following = (np.array(drawn) + np.eye(10, dtype=int)).tolist()
+        return sum(chance_VH[v] * ends(tuple(following[v])) for v in range(10) if chance_VH[v].any())
 
-    ends_HD = np.zeros((len(left_HV), 6))
-    orders: dict[tuple[int, ...], int] = {(0,) * 10: 1}
-    drawn = 0
-    while orders:
-        drawn += 1
-        following: dict[tuple[int, ...], int] = {}
-        for hand, count in orders.items():
-            for value in range(10):
-                after = (*hand[:value], hand[value] + 1, *hand[value + 1 :])
-                if after[value] + (value == open_card) <= _DECK_V[value]:
-                    following[after] = following.get(after, 0) + count
-        orders = {}
-        for hand, count in following.items():
-            total, _ = hand_total((*_ranks(hand), VALUES[open_card]))
-            if total < 17:
-                orders[hand] = count
-                continue
-            chance_H = count / falling_KH[drawn]
-            for value, k in enumerate(hand):
-                if k:
-                    chance_H = chance_H * falling_VKH[value, k]
-            ends_HD[:, total - 17 if total <= 21 else _BUST] += chance_H
-    return ends_HD
+    return ends((0,) * 10).T
 
 
 def _ranks(counts: Sequence[int]) -> tuple[str, ...]:
@@ -219,8 +172,8 @@ def _locate(player_cards: Sequence[str], dealer_card: str) -> tuple[int, int]:
     for card in player_cards:
         counts[VALUES.index(card_value(card))] += 1
     dealer = VALUES.index(card_value(dealer_card))
-    hand = _tables().index.get(tuple(counts), -1)
-    if hand < 0 or not _tables().possible_HV[hand, dealer]:
+    hand = tables().index.get(tuple(counts), -1)
+    if hand < 0 or not tables().possible_HV[hand, dealer]:
         raise ValueError(
             f"the cards are {' '.join(player_cards)} against {dealer_card}; "
             "a hand has two cards or more, all from one deck, and at most 21 points."

@@ -1,5 +1,6 @@
 """BlackJack as the rest of the project sees it."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from tasks.environments.interface import (
 )
 
 HELD_OUT = 1 << 61  # seeds from here on are for evaluation only; training's stay below
-LOST = -1.0
+LOST = -1.0  # also what an unreadable reply, or a game that a limit ended, counts
 
 METRICS = (
     Metric("won", "wins", ".1%", headline=True),
@@ -49,7 +50,7 @@ def outcome(episode: Episode) -> str:
 
 def score(episode: Episode) -> dict[str, float]:
     """Who won, and the regret: what the optimum gets on the same deck less the episode's reward. A push is no win."""
-    from tasks.environments.blackjack.baselines import optimum_reward
+    from tasks.environments.blackjack.optimum import optimum_reward
 
     return {
         "won": float(episode.reward > 0),
@@ -92,6 +93,19 @@ def draw_choices(details: Any, title: str, theme: Any) -> Any:
 
     return choice_heat_map(heat_map_cells(details), f"{title}, beside the optimum", theme)
 
+
+def optimum(environment: Any, _rng: random.Random) -> str:
+    """The move of higher expected reward."""
+    from tasks.environments.blackjack.optimum import best_move
+
+    return best_move(environment.observation.player_cards, environment.observation.dealer_card)
+
+
+BASELINES = {
+    "optimum": optimum,
+    "random": lambda _environment, rng: rng.choice(("HIT", "STAND")),
+    "always_stand": lambda _environment, _rng: "STAND",
+}
 
 FIGURES = (
     Figure(
@@ -138,7 +152,7 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
         reward_range=(-1, 1),
         truncated_reward=LOST,
         score=score,
-        baselines={name: _baseline(name) for name in ("optimum", "random", "always_stand")},
+        baselines=BASELINES,
         details=details,
         figures=FIGURES,
         summary=summary,
@@ -150,15 +164,6 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
         comparison_tasks=16384,
     )
     return spec
-
-
-def _baseline(name: str) -> Any:
-    def act(environment: Any, rng: Any) -> str:
-        from tasks.environments.blackjack.baselines import BASELINES
-
-        return BASELINES[name](environment, rng)
-
-    return act
 
 
 SPEC = blackjack
