@@ -45,7 +45,7 @@ class Interpreter(Protocol):
     description: str  # which isolation it has, for the console: "bubblewrap, namespaces and seccomp"
 
     async def open(self) -> Session:
-        """A fresh session."""
+        """A fresh session. Where none can be had, all that it is given is "unavailable"."""
         ...
 
     async def close(self) -> None:
