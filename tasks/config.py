@@ -195,8 +195,6 @@ class TrainingConfig(Settings, section="training"):
     """Packed rows a forward pass."""
     score_rows: AtLeast1 = 32
     """Packed rows a forward pass without gradients."""
-    share_prefixes: Flag = False
-    """What trajectories of a step have in common goes through the model once."""
     dtype: Dtype = "float32"
     """Of the forward and backward pass; weights, gradients and optimizer are float32 always."""
     ranks: AtLeast1 = 1

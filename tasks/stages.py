@@ -22,7 +22,7 @@ from tasks.folders import run_folder, use_scratch_folder, versions
 from tasks.peak_memory import peak_memory, reset_peak
 from tasks.tracking import console, mlflow_run, outbox
 
-CACHE_VERSION = "7"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "8"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 

@@ -8,13 +8,11 @@ T columns of a row, K sampled tokens.
 What the model computes for a sample does not depend on its row, and samples of one trajectory may be in different rows.
 
 A row is a forest of token trees in preorder: all tokens that continue a token are in the columns after it, up to its
-*subtree end*. Here the samples p q a, p q b c and p d with shared prefixes, and x y:
+*subtree end*. Here the samples p q a, p q b c and p d, which share prefixes, and x y:
 
     token_ids     p  q  a  b  c  d  x  y
     positions     0  1  2  2  3  1  0  1     in the sample, for the rotary embedding
     subtree_end   6  5  3  5  5  6  8  8     b attends to p and q, whose subtrees contain it, and not to a
-
-Without sharing, each sample is a tree of its own, a single branch.
 """
 
 from collections.abc import Sequence
@@ -105,14 +103,12 @@ def group_by_prompt(data: FlatSamples, samples: Sequence[int]) -> list[list[int]
     return list(groups.values())
 
 
-def plan_rows(
-    data: FlatSamples, samples: Sequence[int], seq_len: int, *, share_prefixes: bool = False
-) -> list[list[int]]:
-    """Distribute samples over rows of at most `seq_len` tokens.
+def plan_rows(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[list[int]]:
+    """Distribute samples over rows of at most `seq_len` tokens, so that the model computes few tokens.
 
-    The longest first, each into the first row with room (first-fit decreasing). With `share_prefixes` in the order of
-    their tokens, in which neighbours share the longest prefixes, and one row after the other. Raises ValueError when a
-    sample is longer than a row.
+    Of two plans the one with fewer padded tokens: samples in the order of their tokens, in which neighbours share the
+    longest prefixes, one row after the other; or the longest first, each into the first row with room (first-fit
+    decreasing). Raises ValueError when a sample is longer than a row.
     """
     lengths_R = data.lengths_R
     longest = max((int(lengths_R[r]) for r in samples), default=0)
@@ -120,20 +116,46 @@ def plan_rows(
         raise ValueError(
             f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
         )
+    plans = _plan_sharing(data, samples, seq_len), _plan_longest_first(data, samples, seq_len)
+    return min(plans, key=lambda rows: padded_tokens(data, rows))
+
+
+def padded_tokens(data: FlatSamples, plan: Sequence[Sequence[int]]) -> int:
+    """Tokens that the model computes: rows as long as the longest, in which a prefix of neighbours is there once."""
+    sizes = [sum(int(data.lengths_R[r]) for r in row) - sum(_shared(data, row)) for row in plan]
+    return len(plan) * max(sizes, default=0)
+
+
+def _plan_sharing(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[list[int]]:
+    rows: list[list[int]] = []
+    room = 0  # left in the last row
+    for r in sorted(samples, key=lambda r: (data.tokens(r).tolist(), r)):
+        length = int(data.lengths_R[r])
+        new = length - _common_prefix(data, rows[-1][-1], r) if rows else length
+        if not rows or new > room:
+            rows.append([])
+            room, new = seq_len, length
+        rows[-1].append(r)
+        room -= new
+    return rows
+
+
+def _plan_longest_first(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room: list[int] = []  # left in each row
-    for r in sorted(samples, key=lambda r: (data.tokens(r).tolist() if share_prefixes else -lengths_R[r], r)):
-        new, candidates = lengths_R[r], range(len(rows))
-        if share_prefixes and rows:
-            new, candidates = lengths_R[r] - _common_prefix(data, rows[-1][-1], r), candidates[-1:]
-        row = next((i for i in candidates if room[i] >= new), len(rows))
+    for r in sorted(samples, key=lambda r: (-data.lengths_R[r], r)):
+        row = next((i for i, left in enumerate(room) if left >= data.lengths_R[r]), len(rows))
         if row == len(rows):
             rows.append([])
             room.append(seq_len)
-            new = lengths_R[r]
         rows[row].append(r)
-        room[row] -= new
+        room[row] -= data.lengths_R[r]
     return rows
+
+
+def _shared(data: FlatSamples, row: Sequence[int]) -> list[int]:
+    """For each sample of a row, the tokens that it has in common with the one before it."""
+    return [_common_prefix(data, row[i - 1], r) if i else 0 for i, r in enumerate(row)]
 
 
 def _common_prefix(data: FlatSamples, one: int, other: int) -> int:
@@ -157,14 +179,12 @@ class Rows:
     sample_K: np.ndarray  # its sample; all sampled tokens of a sample are here
 
 
-def build_rows(
-    data: FlatSamples, plan: Sequence[Sequence[int]], *, share_prefixes: bool = False, multiple_of: int = 1
-) -> Rows:
-    """Lay out the samples of each planned row. T is the longest row's length, rounded up; the padding is a tree of its
-    own. With `share_prefixes` a sample adds only the tokens after its common prefix with the one before it."""
-    prefixes = [
-        [_common_prefix(data, row[i - 1], r) if share_prefixes and i else 0 for i, r in enumerate(row)] for row in plan
-    ]
+def build_rows(data: FlatSamples, plan: Sequence[Sequence[int]], *, multiple_of: int = 1) -> Rows:
+    """Lay out the samples of each planned row: each adds the tokens after its common prefix with the one before it.
+
+    T is the longest row's length, rounded up; the padding is a tree of its own.
+    """
+    prefixes = [_shared(data, row) for row in plan]
     sizes = [sum(int(data.lengths_R[r]) for r in row) - sum(shared) for row, shared in zip(plan, prefixes, strict=True)]
     T = -(-max([1, *sizes]) // multiple_of) * multiple_of
     token_ids, positions, subtree_end = (np.zeros((len(plan), T), dtype=np.int64) for _ in range(3))

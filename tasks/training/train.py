@@ -122,12 +122,12 @@ def minibatches(
     data: FlatSamples, config: TrainingConfig, *, seed: int, policy_version: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
     """(epoch, number, samples of one optimizer step): in each epoch each trajectory with a token to train on is once in
-    one step, with all its samples. With shared prefixes, trajectories with the same prompt stay together."""
+    one step, with all its samples. Trajectories with the same prompt stay together: it is computed once for them."""
     samples: dict[int, list[int]] = defaultdict(list)  # of each trajectory
     for r in np.flatnonzero(data.sampled_R).tolist():
         samples[int(data.trajectory_R[r])].append(r)
     first = [first for first, *_ in samples.values()]
-    together = group_by_prompt(data, first) if config.share_prefixes else [[r] for r in first]
+    together = group_by_prompt(data, first)
     for epoch in range(config.epochs if samples else 0):
         shuffled = np.random.default_rng([seed, policy_version, epoch]).permutation(len(together))
         order = np.array([data.trajectory_R[r] for i in shuffled for r in together[i]])

@@ -140,7 +140,7 @@ class Trainer:
 
     def plan(self, data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:
         """Which samples share a row."""
-        return plan_rows(data, samples, self.config.seq_len, share_prefixes=self.config.share_prefixes)
+        return plan_rows(data, samples, self.config.seq_len)
 
     def _microbatches(self, data: FlatSamples, samples: Sequence[int], size: int) -> list[Rows]:
         """This rank's share of the rows, `size` of them for each forward pass; as many passes on every rank. Ranks that
@@ -148,9 +148,8 @@ class Trainer:
         plan = self.plan(data, samples)
         groups, group = dist.get_world_size() // self.group_size, dist.get_rank() // self.group_size
         own = (plan + [[]] * (-len(plan) % groups))[group::groups]
-        shared, multiple = self.config.share_prefixes, row_multiple(self.config)
         parts = [own[i : i + size] for i in range(0, len(own), size)]
-        return [build_rows(data, part, share_prefixes=shared, multiple_of=multiple) for part in parts]
+        return [build_rows(data, part, multiple_of=row_multiple(self.config)) for part in parts]
 
     def _forward(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability at the sampling temperature, and entropy, of each sampled token: both [K].

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
-from tasks.training.packing import FlatSamples, build_rows, flat, flat_samples, group_by_prompt, plan_rows
+from tasks.training.packing import (
+    FlatSamples,
+    build_rows,
+    flat,
+    flat_samples,
+    group_by_prompt,
+    padded_tokens,
+    plan_rows,
+)
 from tasks.training.titan import attention_masks, attention_rule
 
 # A: 11 12 13, of which 12 and 13 were sampled. B: 21 22, of which 22 was.
@@ -137,8 +145,8 @@ def test_a_prompt_is_all_before_the_first_sampled_token() -> None:
 
 
 def test_shared_prefixes_by_hand() -> None:
-    assert plan_rows(TREE, [3, 2, 1, 0], seq_len=8, share_prefixes=True) == [[0, 1, 2, 3]]
-    rows = build_rows(TREE, [[0, 1, 2, 3]], multiple_of=9, share_prefixes=True)
+    assert plan_rows(TREE, [3, 2, 1, 0], seq_len=8) == [[0, 1, 2, 3]]
+    rows = build_rows(TREE, [[0, 1, 2, 3]], multiple_of=9)
     assert rows.token_ids_BT.tolist() == [[P, Q, A, B, C, D, X, Y, 0]]
     assert rows.positions_BT.tolist() == [[0, 1, 2, 2, 3, 1, 0, 1, 0]]
     assert rows.subtree_end_BT.tolist() == [[6, 5, 3, 5, 5, 6, 8, 8, 9]]
@@ -149,23 +157,31 @@ def test_shared_prefixes_by_hand() -> None:
 
 
 def test_a_prefix_is_once_in_each_row_that_needs_it() -> None:
-    assert plan_rows(TREE, [0, 1, 2], seq_len=5, share_prefixes=True) == [[0, 1], [2]]
-    assert plan_rows(TREE, [0, 1, 2], seq_len=4, share_prefixes=True) == [[0], [1], [2]]
+    assert plan_rows(TREE, [0, 1], seq_len=5) == [[0, 1]]
+    assert plan_rows(TREE, [0, 1, 2], seq_len=4) == [[0], [1], [2]]
     with pytest.raises(ValueError, match=r"training.seq_len is 3; allowed: at least 4"):
-        plan_rows(TREE, [0, 1], seq_len=3, share_prefixes=True)
+        plan_rows(TREE, [0, 1], seq_len=3)
 
 
 def test_equal_samples_are_one_branch() -> None:
     twice = FlatSamples(np.array([0, 2, 4]), np.array([P, A, P, A]), np.array([0, 1, 0, 1], dtype=bool))
-    rows = build_rows(twice, plan_rows(twice, [0, 1], 2, share_prefixes=True), share_prefixes=True)
+    rows = build_rows(twice, plan_rows(twice, [0, 1], 2))
     assert rows.token_ids_BT.tolist() == [[P, A]]
     assert (rows.column_K.tolist(), rows.target_K.tolist(), rows.sample_K.tolist()) == ([0, 0], [A, A], [0, 1])
 
 
-@given(data=st.data(), seq_len=st.integers(8, 24), share=st.booleans())
-def test_a_token_attends_exactly_to_the_tokens_before_it_in_its_sample(
-    data: st.DataObject, seq_len: int, share: bool
-) -> None:
+def test_the_cheaper_of_two_plans() -> None:
+    # 1 2 3 4, 1 2 5 and 6 in rows of 6: in the order of their tokens all fit in one.
+    tree = FlatSamples(np.array([0, 4, 7, 8]), np.array([1, 2, 3, 4, 1, 2, 5, 6]), np.ones(8, dtype=bool))
+    assert plan_rows(tree, [0, 1, 2], seq_len=6) == [[0, 1, 2]]
+    assert padded_tokens(tree, [[0, 1, 2]]) == 6 and padded_tokens(tree, [[0, 1], [2]]) == 2 * 5
+    # Nothing in common, 3, 4, 2 and 1 tokens: in the order of their tokens three rows, the longest first two.
+    apart = FlatSamples(np.array([0, 3, 7, 9, 10]), np.array([1, 1, 1, 2, 2, 2, 2, 3, 3, 4]), np.ones(10, dtype=bool))
+    assert plan_rows(apart, [0, 1, 2, 3], seq_len=5) == [[1, 3], [0, 2]]
+
+
+@given(data=st.data(), seq_len=st.integers(8, 24))
+def test_a_token_attends_exactly_to_the_tokens_before_it_in_its_sample(data: st.DataObject, seq_len: int) -> None:
     replies = st.lists(st.integers(1, 3), max_size=6)
     samples = data.draw(st.lists(st.tuples(st.sampled_from([(1,), (1, 2), (2,)]), replies), min_size=1, max_size=9))
     tokens = [[*prompt, *reply] for prompt, reply in samples]
@@ -174,9 +190,9 @@ def test_a_token_attends_exactly_to_the_tokens_before_it_in_its_sample(
         np.concatenate([np.array(t) for t in tokens]),
         np.concatenate([np.arange(len(t)) >= len(prompt) for t, (prompt, _) in zip(tokens, samples, strict=True)]),
     )
-    plan = plan_rows(of_all, range(len(samples)), seq_len, share_prefixes=share)
+    plan = plan_rows(of_all, range(len(samples)), seq_len)
     assert sorted(r for row in plan for r in row) == list(range(len(samples)))
-    rows = build_rows(of_all, plan, share_prefixes=share)
+    rows = build_rows(of_all, plan)
     assert rows.token_ids_BT.shape[1] <= seq_len
     assert sorted(rows.flat_index_K.tolist()) == np.flatnonzero(of_all.loss_mask_N).tolist()
     mask = attention_masks(rows.subtree_end_BT)[:, 0].numpy()
@@ -190,7 +206,7 @@ def test_a_token_attends_exactly_to_the_tokens_before_it_in_its_sample(
 
 
 def test_flex_attention_is_given_the_same_mask() -> None:
-    subtree_end_BT = build_rows(TREE, [[0, 1, 2], [3, 1]], share_prefixes=True).subtree_end_BT
+    subtree_end_BT = build_rows(TREE, [[0, 1, 2], [3, 1]]).subtree_end_BT
     dense = attention_masks(subtree_end_BT)
     flex = create_mask(attention_rule(subtree_end_BT), 2, 1, *dense.shape[-2:], device="cpu")
     assert dense.tolist() == flex.tolist()

@@ -308,7 +308,7 @@ def test_without_a_kl_nothing_is_scored(train):
 
 
 def test_adapters_in_bfloat16_with_shared_prefixes_and_few_versions_kept(train):
-    training = {"lora": {"rank": 4}, "dtype": "bfloat16", "share_prefixes": True}
+    training = {"lora": {"rank": 4}, "dtype": "bfloat16"}
     config = {"training": training, "rollout": {"dtype": "bfloat16"}, "retention": {"last": 3, "every": 4}}
     run = train("adapters", iterations=4, config=config)
     whole = [(run / "policies" / f"{version:05d}" / "policy.json").exists() for version in range(5)]
