@@ -79,5 +79,6 @@ class RemoteEnvironment:
         seen = result.observation
         if not isinstance(seen.get("messages"), list):
             raise ValueError(f"{self._where}: what answers there does not speak in messages; {_START_ONE}.")
-        of_step = {key: seen[key] for key in ("messages", "valid", "metrics", "note") if key in seen}
+        kept = ("messages", "valid", "metrics", "note", "tool_calls")
+        of_step = {key: seen[key] for key in kept if key in seen}
         return Step(reward=float(result.reward or 0.0), done=bool(result.done), **of_step)

@@ -52,6 +52,7 @@ class Step:
     valid: bool = True  # False: the reply could not be parsed
     metrics: Mapping[str, float] = field(default_factory=dict)
     note: str = ""  # shown to people beside the reply
+    tool_calls: Sequence[Mapping[str, str]] = ()  # read from the reply, as a message has them: on record beside it
 
 
 @dataclass
@@ -103,6 +104,8 @@ class Metric:
     format: str = ".3f"  # a format specification of a float, such as ".1%"
     headline: bool = False  # also in the console's line and on top of the report
     per: Literal["episode", "step"] = "episode"  # what its mean and its interval are taken over
+    total: bool = False  # the steps of an episode are added up, not averaged
+    timing: bool = False  # seconds of this machine: left out of the rows, which the seed alone decides
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ class EnvironmentSpec:
         lambda task: ()
     )  # names that results are broken down by: family, difficulty
     tools: tuple[ToolSpec, ...] = ()
+    stop: tuple[str, ...] = ()  # strings that end a reply, as the end of a turn does
     reward_range: tuple[float, float] | None = None  # (0, 1): evaluations give pass@1 and pass@k, solved is 1
     truncated_reward: float = 0.0  # added to the reward of an episode that a limit ended
     test_tasks: int | None = None  # how many test tasks there are, indices 0 to this - 1; None: no end of them
@@ -170,6 +174,8 @@ class EnvironmentSpec:
     # Further keys of summary.json, of the first and the last Evaluation and the number of episodes of the training.
     summary: Callable[[Any, Any, int], Mapping[str, Any]] | None = None
     demonstrations: Callable[[int, int], Sequence[Demonstration]] | None = None  # (seed, count), for `tiny`
+    drills: Callable[[int, int], Sequence[Demonstration]] | None = None  # what `tiny` has to master before, likewise
+    single_digits: bool = False  # the tokenizer of `tiny` makes each digit a token
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings, nested as `--config` takes them
     comparison_tasks: int = 4096  # test tasks of a comparison before a promotion
 

@@ -48,5 +48,7 @@ def annotated(episode: Episode) -> list[Message]:
     place = len(episode.steps[0].messages) if episode.steps else 0  # of the first reply, behind the initial messages
     for step in episode.steps[1:]:
         messages[place] |= {"reward": step.reward, "note": step.note, "valid": step.valid}
+        if step.tool_calls:
+            messages[place]["tool_calls"] = list(step.tool_calls)
         place += 1 + len(step.messages)
     return messages

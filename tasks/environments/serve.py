@@ -37,6 +37,7 @@ class ChatObservation(Observation):
     valid: bool = Field(default=True, description="False where the reply could not be parsed")
     metrics: dict[str, float] = Field(default_factory=dict, description="Numbers of this step, by name")
     note: str = Field(default="", description="For people, beside the reply")
+    tool_calls: list[dict[str, str]] = Field(default_factory=list, description="Read from the reply, for people")
 
 
 def build_app(spec: EnvironmentSpec, max_sessions: int) -> FastAPI:

@@ -70,11 +70,11 @@ def _means(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
 
 
 def _values(metric: Metric, episode: Episode, score: Mapping[str, float]) -> list[float]:
-    """What one episode adds to the values of a metric: its score, else each of its steps or the mean of these."""
+    """What one episode adds to the values of a metric: its score, else each of its steps, their mean or their total."""
     if metric.key in score:
         return [score[metric.key]]
     steps = [step.metrics[metric.key] for step in episode.steps if metric.key in step.metrics]
-    return steps if metric.per == "step" or not steps else [sum(steps) / len(steps)]
+    return steps if metric.per == "step" or not steps else [sum(steps) / (1 if metric.total else len(steps))]
 
 
 def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[str, float]:

@@ -123,8 +123,9 @@ def _made(run: Run, policy: Manifest, origin: Origin | None, ended: float) -> li
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """What a message says and the tools that it calls, shortened to LONGEST."""
-    calls = [f"{call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
+    """What a message says and the tools that it calls, shortened to LONGEST; a sampled reply is all that it says."""
+    called = () if "reward" in message else message.get("tool_calls") or ()
+    calls = [f"{call['name']}({call['arguments']})" for call in called]
     content = "\n".join(filter(None, [message.get("content"), *calls]))
     return content if len(content) <= LONGEST else f"{content[:LONGEST]} …"
 

@@ -85,19 +85,30 @@ class Engine:
         self.llm.reset_prefix_cache()
         self.digest = digest
 
-    def add(self, prompt: Sequence[int], *, temperature: float, max_tokens: int, end_id: int, seed: int) -> str:
-        """Ask for a completion; returns the request's id.
+    def add(
+        self,
+        prompt: Sequence[int],
+        *,
+        temperature: float,
+        max_tokens: int,
+        end_id: int,
+        seed: int,
+        stop: Sequence[str] = (),
+    ) -> str:
+        """Ask for a completion; returns the request's id. A string of `stop` ends it as `end_id` does, and is in it.
 
         Each request has a seed of its own, so that what is sampled does not depend on what else is. A temperature of 0
         is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio needs the
         log-probability of what was really drawn.
         """
         self.requests += 1
-        request = str(self.requests)
+        request, texts = str(self.requests), {}
+        if stop:
+            texts = {"stop": list(stop), "include_stop_str_in_output": True, "detokenize": True}
         self.llm.llm_engine.add_request(
             request,
             {"type": "token", "prompt_token_ids": list(prompt)},  # pyright: ignore[reportArgumentType]
-            self.settings(temperature=temperature, max_tokens=max_tokens, seed=seed, stop_token_ids=[end_id]),
+            self.settings(temperature=temperature, max_tokens=max_tokens, seed=seed, stop_token_ids=[end_id], **texts),
         )
         return request
 

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -129,14 +130,16 @@ def rows(
 
 
 def _metrics(episode: SampledEpisode, spec: EnvironmentSpec) -> list[tuple[str, float]]:
-    """The means of the metrics over the steps that have them."""
+    """The means of the metrics over the steps that have them, or their totals."""
     found = defaultdict(list)
+    totals, timings = ({m.key for m in spec.metrics if kept(m)} for kept in (attrgetter("total"), attrgetter("timing")))
     for step in episode.steps:
         for name, value in step.metrics.items():
-            found[name].append(float(value))
+            if name not in timings:
+                found[name].append(float(value))
     if spec.partial_format and episode.finish_reason in ("invalid", "truncated"):
         found["partial_format"].append(float(episode.partial_format))
-    return [(name, sum(values) / len(values)) for name, values in found.items()]
+    return [(name, sum(values) / (1 if name in totals else len(values))) for name, values in found.items()]
 
 
 def rows_by_group(table: pa.Table | None) -> dict[int, list[int]]:

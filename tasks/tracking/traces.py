@@ -168,7 +168,7 @@ def _spans(run: Run, row: Row, started: float, seconds: float) -> Iterator[Span]
         if message["role"] == "tool":
             call = calls.get(message.get("tool_call_id"), {"name": "tool", "arguments": ""})
             name = call["name"]
-            shown = {Key.SPAN_TYPE: "TOOL", Key.INPUTS: call["arguments"], Key.OUTPUTS: message["content"]}
+            shown = {Key.SPAN_TYPE: "TOOL", Key.INPUTS: _values(call["arguments"]), Key.OUTPUTS: message["content"]}
         else:
             name, answer = f"turn {replies.index(place) + 1}", row["messages"][place]
             shown = {
@@ -181,6 +181,14 @@ def _spans(run: Run, row: Row, started: float, seconds: float) -> Iterator[Span]
                 "note": answer["note"] or None,
             }
         yield _span(run, row, number, name, between, shown)
+
+
+def _values(arguments: str) -> Any:
+    """The arguments of a call by name, so that code is shown as lines; the text where it is no JSON."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 def _chat(message: Row) -> dict[str, Any]:

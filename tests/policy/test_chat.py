@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tasks.environments.interface import ToolSpec
+from tasks.environments.tool_use import PYTHON
 from tasks.policy.chat import Chat
+from tasks.policy.tool_formats import FORMATS, ToolCall
 
 CONVERSATION = [
     {"role": "system", "content": "You play BlackJack. Answer only HIT or STAND."},
@@ -132,3 +134,50 @@ def test_tools_go_to_the_template_and_are_told_apart(tiny_policy: Path, tmp_path
     texts = [chat.tokenizer.decode(chat.initial_ids(messages)) for messages in (plain, called)]
     assert texts[0].startswith("[run]<|im_start|>") and texts[1].startswith("[run](run)<|im_start|>")
     assert not chat.tokenizer.decode(Chat(folder).initial_ids(plain)).startswith("[run]")
+
+
+@pytest.mark.parametrize("template", ["Qwen2.5-Instruct", "Qwen3", "SmolLM2-Instruct", "tiny"])
+def test_a_template_that_ignores_tools_gets_their_schemas_in_the_system_message(
+    tiny_policy: Path, tmp_path: Path, template: str
+) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny_policy, folder)
+    if template != "tiny":
+        shutil.copy(Path(__file__).parent / "templates" / f"{template}.jinja", folder / "chat_template.jinja")
+    chat = Chat(folder, tools=[PYTHON])
+    for messages in (CONVERSATION[:2], CONVERSATION[1:2]):
+        text = chat.tokenizer.decode(chat.initial_ids(messages), skip_special_tokens=False)
+        system, user = text.split("<|im_end|>\n<|im_start|>user\n")
+        assert system.startswith("<|im_start|>system\n") and system.count(PYTHON.description) == 1
+        assert "<tool_call>" in system and system.count("You play BlackJack") == (len(messages) == 2)
+        assert user.startswith("Cards 2 3, hard 5. Dealer 10.")
+    plain = chat.tokenizer.decode(Chat(folder).initial_ids(CONVERSATION[:2]), skip_special_tokens=False)
+    assert "<tool_call>" not in plain
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("Qwen2.5-Instruct", "user\n<tool_response>\n396\n</tool_response>"),
+        ("Qwen3", "user\n<tool_response>\n396\n</tool_response>"),
+        ("SmolLM2-Instruct", "user\n396"),
+        ("tiny", "user\n396"),
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_output_of_a_tool_follows_the_reply_that_called_it(
+    tiny_policy: Path, tmp_path: Path, template: str, said: str, ended: bool
+) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(tiny_policy, folder)
+    if template != "tiny":
+        shutil.copy(Path(__file__).parent / "templates" / f"{template}.jinja", folder / "chat_template.jinja")
+    chat, reply = Chat(folder, thinking=True), FORMATS["tool_call"].render(ToolCall("python", {"code": "17+384-5"}))
+    if template == "Qwen3":  # it keeps the thoughts between the calls for one question
+        reply = f"<think>\nA tool will do.\n</think>\n\n{reply}"
+    output = {"role": "tool", "content": "396", "tool_call_id": "call-1"}
+    piece = chat.next_ids(CONVERSATION[:2], reply, [output], ended=ended)
+    assert piece is not None
+    text = chat.tokenizer.decode(piece, skip_special_tokens=False)
+    end = "" if ended else "<|im_end|>"  # which the policy did not sample where a stop string came first
+    assert text == f"{end}\n<|im_start|>{said}<|im_end|>\n<|im_start|>assistant\n"

@@ -96,6 +96,20 @@ def test_a_reply_that_was_truncated_says_so(tiny_policy: Path) -> None:
     assert cut.token_ids == whole.token_ids[:-1]
 
 
+def test_a_stop_string_ends_a_reply_and_is_in_it(tiny_policy: Path) -> None:
+    engine, chat = open_engine(tiny_policy, CONFIG), open_chat(tiny_policy)
+    system = {"role": "system", "content": "You play BlackJack. Answer only HIT or STAND."}
+    prompts, options = [chat.initial_ids([system])], {"temperature": 1.0, "max_tokens": 8, "end_id": chat.end_id}
+    for seed in range(8):
+        (whole,) = completions(engine, prompts, [seed], **options)
+        texts = [chat.reply_text(whole.token_ids[: n + 1]) for n in range(len(whole.token_ids))]
+        stop = texts[-1][1]
+        first = next(n for n, text in enumerate(texts) if stop in text)  # later characters of its token stay
+        (found,) = completions(engine, prompts, [seed], **options, stop=["?", stop])
+        assert (found.token_ids, found.logprobs) == (whole.token_ids[: first + 1], whole.logprobs[: first + 1])
+        assert found.token_ids[-1] != chat.end_id and not found.truncated and not engine.busy
+
+
 @pytest.mark.parametrize("shape", SERVED)  # last: each needs an engine of its own
 def test_every_architecture_before_and_after_an_update(shape: str, tiny_policy: Path, tmp_path: Path) -> None:
     first = make_checkpoint(tiny_policy, tmp_path / "first", SERVED[shape])
