@@ -24,13 +24,18 @@ def get_environment(name: str, options: Mapping[str, Any] | None = None, *, thin
     """The environment `name`, made with its `options`; with `thinking` its prompts ask for a thought, where it can.
 
     `name` is one of `environment_names`, or `package.module` of a module that has a SPEC. Raises ValueError, in one
-    sentence, for a name that is none of these, and for an option that the environment does not take.
+    sentence, for a name that is none of these, for an option that the environment does not take, and for one that it
+    lacks.
     """
     source, given = _find(name), dict(options or {})
-    known = [] if isinstance(source, EnvironmentSpec) else list(inspect.signature(source).parameters)
+    known = {} if isinstance(source, EnvironmentSpec) else inspect.signature(source).parameters
     own = [option for option in known if option != "thinking"]
     for key in given:
         require(key in own, "an option of the environment", key, ", ".join(own) or f"none, {name} has no options")
+    if missing := [
+        option for option in own if known[option].default is inspect.Parameter.empty and option not in given
+    ]:
+        raise ValueError(f"environment {name} lacks {' and '.join(missing)} in rollout.environment_options.")
     if "thinking" in known:
         given["thinking"] = thinking
     return source if isinstance(source, EnvironmentSpec) else source(**given)

@@ -24,6 +24,8 @@ def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here
         if again and again[0] != first:
             task = train[0].id
             raise ValueError(f'environment is "{spec.name}", and two resets with task {task} give other messages.')
+    if spec.check and not url and here:
+        asyncio.run(spec.check())
 
 
 def _tasks(spec: EnvironmentSpec, split: Split, count: int) -> list[Task]:

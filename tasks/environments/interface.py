@@ -10,7 +10,7 @@ function of keyword options that returns one. Importing it imports nothing heavy
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -177,6 +177,9 @@ class EnvironmentSpec:
     drills: Callable[[int, int], Sequence[Demonstration]] | None = None  # what `tiny` has to master before, likewise
     single_digits: bool = False  # the tokenizer of `tiny` makes each digit a token
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings, nested as `--config` takes them
+    check: Callable[[], Coroutine[Any, Any, None]] | None = (
+        None  # raises ValueError, before any work, for what cannot be used
+    )
     comparison_tasks: int = 4096  # test tasks of a comparison before a promotion
 
     def make(self, url: str = "") -> Environment:

@@ -220,7 +220,8 @@ def test_blocks_are_of_a_kind_that_is_checked() -> None:
 def test_a_listing_is_the_file() -> None:
     listings = [block for block in blocks() if block.listing]
     assert [(block.page, block.listing) for block in listings] == [
-        ("environments.md", "tests/traffic_lights/__init__.py")
+        ("environments.md", "tests/traffic_lights/__init__.py"),
+        ("own-data.md", "tests/odd_even/__init__.py"),
     ]
     for block in listings:
         assert block.text == (ROOT / block.listing).read_text()
