@@ -120,6 +120,10 @@ class AlgorithmConfig(Settings, section="algorithm"):
     """The ratio counts from 1 - clip_low. None: the algorithm's own."""
     clip_high: Derived[Positive] = DERIVED
     """The ratio counts to 1 + clip_high. None: the algorithm's own."""
+    dual_clip: Annotated[Number, Field(ge=0, json_schema_extra={"allowed": "more than 1, or 0 for no such bound"})] = (
+        3.0
+    )
+    """A bad token's ratio, and the weight of a token's KL, count up to this (arXiv:1912.09729); 0: without bound."""
     advantage: Literal["mean", "mean_std", "leave_one_out"] = "mean"
     """Reward minus the mean of its group; "mean_std" divides by the deviation, "leave_one_out" is without itself."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -141,6 +145,7 @@ class AlgorithmConfig(Settings, section="algorithm"):
     def _check(self) -> Self:
         by_deviation = self.name == "dr_grpo" and self.advantage == "mean_std"  # which Dr. GRPO does not do
         self.rule("advantage", not by_deviation, "mean, leave_one_out")
+        self.rule("dual_clip", self.dual_clip == 0 or self.dual_clip > 1, "more than 1, or 0 for no such bound")
         return self
 
     def resolved(self, dtype: Dtype = "float32") -> Self:

@@ -18,6 +18,8 @@ import torch
 from tasks.config import AlgorithmConfig
 
 Value = tuple[torch.Tensor, dict[str, torch.Tensor]]  # of a loss, and its metrics
+# Nats. The exponential of a larger difference of log-probabilities says no more, and would overflow.
+MAX_LOG_RATIO = 20.0
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,37 @@ class SampledTokens:
     @property
     def ratio_K(self) -> torch.Tensor:
         """exp(logprob - old logprob): how much more likely each token has become."""
-        return (self.logprobs_K - self.old_logprobs_K).exp()
+        return exp_limited(self.logprobs_K - self.old_logprobs_K)
+
+
+def exp_limited(log_ratio_K: torch.Tensor) -> torch.Tensor:
+    """exp(log ratio), where the log ratio counts from -MAX_LOG_RATIO to MAX_LOG_RATIO, without gradient beyond."""
+    return log_ratio_K.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def clipped_gain(
     ratio_K: torch.Tensor, advantages_K: torch.Tensor, config: AlgorithmConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), and where the clip removed the gradient, bool [K].
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The clipped objective, and where the clip and where the dual clip removed the gradient, bool [K].
+
+        gain = min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), at least dual_clip A where A < 0
 
     PPO (arXiv:1707.06347, equation 7): a good token is not raised beyond 1 + clip_high, a bad one not lowered below
-    1 - clip_low; the opposite direction keeps its gradient.
+    1 - clip_low; the opposite direction keeps its gradient. There the ratio of a bad token has no bound, and one that
+    has become a thousand times as likely would outweigh all others: the dual clip (arXiv:1912.09729, equation 5) is
+    that bound. A dual_clip of 0 sets none.
     """
-    clipped_K = ratio_K.clamp(1 - config.clip_low, 1 + config.clip_high) * advantages_K
-    gain_K = torch.minimum(ratio_K * advantages_K, clipped_K)
-    return gain_K, gain_K < ratio_K * advantages_K
+    plain_K = ratio_K * advantages_K
+    gain_K = torch.minimum(plain_K, ratio_K.clamp(1 - config.clip_low, 1 + config.clip_high) * advantages_K)
+    clipped_K, dual_K = gain_K < plain_K, torch.zeros_like(gain_K, dtype=torch.bool)
+    if config.dual_clip:
+        least_K = config.dual_clip * advantages_K
+        dual_K = (advantages_K < 0) & (gain_K < least_K)
+        gain_K = torch.where(dual_K, least_K, gain_K)
+    return gain_K, clipped_K & ~dual_K, dual_K
 
 
-def kl_estimate(tokens: SampledTokens, estimator: str) -> torch.Tensor:
+def kl_estimate(tokens: SampledTokens, estimator: str, most: float = 0.0) -> torch.Tensor:
     """An estimate of the KL between policy and reference for each token.
 
     With d = reference's logprob - logprob, w = exp(logprob - generator's logprob), and sg stopping the gradient:
@@ -80,19 +96,23 @@ def kl_estimate(tokens: SampledTokens, estimator: str) -> torch.Tensor:
     Schulman, "Approximating KL divergence", 2020. An estimator's gradient as a loss is not the gradient of what it
     estimates (Tang and Munos, arXiv:2506.09477): that of a bare k1 has mean 0, which is why its w has a gradient here.
     The weight w is needed because the generator sampled the tokens and the expectation is over the current policy;
-    without it, exp(d) of a token that became rare since then dominates.
+    without it, exp(d) of a token that became rare since then dominates. A weight counts up to `most`, where that is
+    given, so that a token that became frequent does not dominate either.
     """
     assert tokens.reference_logprobs_K is not None
     d_K = tokens.reference_logprobs_K - tokens.logprobs_K
-    w_K = (tokens.logprobs_K - tokens.generator_logprobs_K).exp()
+    w_K = exp_limited(tokens.logprobs_K - tokens.generator_logprobs_K)
+    w_K = w_K.clamp(max=most) if most else w_K
     if estimator == "k1":
         return w_K * -d_K
     if estimator == "k2":
         return w_K.detach() * d_K.square() / 2
-    return w_K.detach() * (d_K.exp() - d_K - 1)
+    return w_K.detach() * (exp_limited(d_K) - d_K - 1)
 
 
-def shared_terms(tokens: SampledTokens, clipped_K: torch.Tensor, config: AlgorithmConfig) -> Value:
+def shared_terms(
+    tokens: SampledTokens, clipped_K: torch.Tensor, dual_K: torch.Tensor, config: AlgorithmConfig
+) -> Value:
     """kl_coefficient KL - entropy_coefficient entropy, [K], and the metrics of every loss.
 
     The ratio in the metrics is the unclipped one to the generator, exp(logprob - generator's logprob).
@@ -100,22 +120,25 @@ def shared_terms(tokens: SampledTokens, clipped_K: torch.Tensor, config: Algorit
     penalty_K = -config.entropy_coefficient * tokens.entropy_K
     metrics = {"entropy": tokens.entropy_K.detach().sum()}
     if config.kl_coefficient:
-        kl_K = kl_estimate(tokens, config.kl_estimator)
+        kl_K = kl_estimate(tokens, config.kl_estimator, most=config.dual_clip)
         penalty_K = penalty_K + config.kl_coefficient * kl_K
         metrics["kl"] = kl_K.detach().sum()
-    ratio_K = (tokens.logprobs_K.detach() - tokens.generator_logprobs_K).exp()
+    log_ratio_K = tokens.logprobs_K.detach() - tokens.generator_logprobs_K
+    ratio_K = exp_limited(log_ratio_K)
     return penalty_K, metrics | {
         "ratio_mean": ratio_K.sum(),
         "ratio_square": ratio_K.square().sum(),
         "ratio_max": ratio_K.max() if len(ratio_K) else ratio_K.new_zeros(()),
         "clip_share": clipped_K.float().sum(),
+        "dual_clip_share": dual_K.float().sum(),
+        "log_ratio_clamped_share": (log_ratio_K.abs() > MAX_LOG_RATIO).float().sum(),
     }
 
 
 def clipped_loss(tokens: SampledTokens, divisor: float, config: AlgorithmConfig) -> Value:
     """sum over tokens of (-weight clipped gain + kl_coefficient KL - entropy_coefficient entropy) / divisor."""
-    gain_K, clipped_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
-    penalty_K, metrics = shared_terms(tokens, clipped_K, config)
+    gain_K, *clipped = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
+    penalty_K, metrics = shared_terms(tokens, *clipped, config)
     return (penalty_K - tokens.importance_weights_K * gain_K).sum() / divisor, metrics
 
 
@@ -145,7 +168,7 @@ def importance_weights(
     log_w_K = old_logprobs_K - generator_logprobs_K
     if config.importance_sampling_level == "sequence":
         log_w_K = sum_by(log_w_K, trajectory_K)
-    w_K = log_w_K.exp()
+    w_K = exp_limited(log_w_K)
     if config.importance_sampling == "truncate":
         return w_K.clamp(max=config.importance_sampling_cap), w_K > config.importance_sampling_cap
     beyond_K = (w_K > config.importance_sampling_cap) | (w_K < 1 / config.importance_sampling_cap)
@@ -162,7 +185,8 @@ def grpo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig
         loss  = sum over tokens of (-weight min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)
                                     + kl_coefficient KL - entropy_coefficient entropy) / the step's tokens
 
-    GRPO is from DeepSeekMath (arXiv:2402.03300, equation 3), with three differences. The mean is over the tokens of the
+    GRPO is from DeepSeekMath (arXiv:2402.03300, equation 3), with four differences. A bad token's term has the bound of
+    `clipped_gain`. The mean is over the tokens of the
     whole step instead of first within each reply, so a token of a long reply counts like any other and a batch split in
     two gives the same gradient. The ratio is to the policy that sampled, by its own log-probabilities, however old it
     is. The KL is weighted by the ratio (`kl_estimate`).
@@ -203,8 +227,8 @@ def gspo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig
     """
     length_K = sum_by(torch.ones_like(tokens.logprobs_K), tokens.sample_K)
     log_s_K = sum_by(tokens.logprobs_K - tokens.old_logprobs_K, tokens.sample_K) / length_K
-    gain_K, clipped_K = clipped_gain(log_s_K.exp(), tokens.advantages_K, config)
-    penalty_K, metrics = shared_terms(tokens, clipped_K, config)
+    gain_K, *clipped = clipped_gain(exp_limited(log_s_K), tokens.advantages_K, config)
+    penalty_K, metrics = shared_terms(tokens, *clipped, config)
     gain_K = tokens.importance_weights_K * gain_K / tokens.trajectory_tokens_K
     return penalty_K.sum() / totals.tokens - gain_K.sum() / totals.trajectories, metrics
 
@@ -222,7 +246,7 @@ def cispo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfi
     ratio_K = tokens.ratio_K.detach()
     capped_K = ratio_K.clamp(1 - config.clip_low, 1 + config.clip_high)
     gain_K = capped_K * tokens.advantages_K * tokens.logprobs_K
-    penalty_K, metrics = shared_terms(tokens, capped_K != ratio_K, config)
+    penalty_K, metrics = shared_terms(tokens, capped_K != ratio_K, torch.zeros_like(ratio_K, dtype=torch.bool), config)
     return (penalty_K - tokens.importance_weights_K * gain_K).sum() / totals.tokens, metrics
 
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from objectives import objective
 from tasks.config import CLIPS, AlgorithmConfig
-from tasks.training.losses import LOSSES, SampledTokens, StepTotals, importance_weights, supervised_loss
+from tasks.training.losses import (
+    LOSSES,
+    SampledTokens,
+    StepTotals,
+    exp_limited,
+    importance_weights,
+    supervised_loss,
+)
 
 NAMES = tuple(LOSSES)
 
@@ -272,7 +279,7 @@ def test_the_kl_estimators_have_the_documented_gradient(estimator: str, towards:
     reference = torch.log_softmax(torch.randn(4, generator=draw, dtype=torch.float64), -1)
     generator = torch.log_softmax(logits.detach() + age * torch.randn(4, generator=draw, dtype=torch.float64), -1)
     policy = torch.log_softmax(logits, -1)
-    config = plain(kl_coefficient=1.0, kl_estimator=estimator)
+    config = plain(kl_coefficient=1.0, kl_estimator=estimator, dual_clip=0)  # its bound on the weights has a bias
     expected = torch.zeros((), dtype=torch.float64)
     for token in range(4):
         one = slice(token, token + 1)
@@ -344,6 +351,65 @@ def test_an_importance_weight_scales_the_policy_gradient_and_not_the_kl(name: st
         [0.5, 0.5], [0.5, 0.5], [0.0, 0.0], reference=[0.25, 0.25], weights=[0.0, 0.0], trajectory=trajectory
     )
     assert outcome(tokens, with_kl)[0] == pytest.approx(0.1 * (0.5 + log(2) - 1))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "gspo"])
+def test_the_dual_clip_by_hand(name: str) -> None:
+    # A bad token 4 times as likely as where it was sampled: -min(4 x -2, 1.2 x -2) = 8, at most 3 x 2 = 6.
+    tokens = sampled([0.8], [0.2], [-2.0])
+    loss, slopes, metrics = outcome(tokens, plain(name))
+    assert (loss, slopes) == (pytest.approx(6), [0])
+    assert (metrics["dual_clip_share"], metrics["clip_share"]) == (1, 0)
+    loss, slopes, metrics = outcome(tokens, plain(name, dual_clip=0))
+    assert (loss, slopes, metrics["dual_clip_share"]) == (pytest.approx(8), [pytest.approx(8)], 0)
+    assert outcome(tokens, plain(name, dual_clip=5))[:2] == (pytest.approx(8), [pytest.approx(8)])
+    # A good token has the ordinary clip, at 1.1 to 1.28.
+    loss, slopes, metrics = outcome(sampled([0.8], [0.2], [2.0]), plain(name))
+    assert (loss, slopes) == (pytest.approx(-2 * (1 + CLIPS[name][1])), [0])
+    assert (metrics["dual_clip_share"], metrics["clip_share"]) == (0, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_one_stale_token_does_not_own_a_step(name: str, advantage: float, estimator: str) -> None:
+    # In float32, as it is trained: of two ordinary tokens, and a third one that was sampled at exp(-110).
+    config = plain(name, kl_coefficient=0.15, kl_estimator=estimator)
+    logprobs = torch.tensor([-0.7, -0.7, -0.01], requires_grad=True)
+    columns = {"entropy_K": torch.zeros(3), "importance_weights_K": torch.ones(3), "trajectory_tokens_K": torch.ones(3)}
+    tokens = SampledTokens(
+        logprobs_K=logprobs,
+        generator_logprobs_K=torch.tensor([-0.7, -0.7, -110.0]),
+        old_logprobs_K=torch.tensor([-0.7, -0.7, -110.0]),
+        reference_logprobs_K=torch.tensor([-0.8, -0.8, -2.0]),
+        advantages_K=torch.tensor([1.0, -1.0, advantage]),
+        sample_K=torch.arange(3),
+        **columns,
+    )
+    loss, metrics = LOSSES[name](tokens, StepTotals(3, 3), config)
+    loss.backward()
+    assert logprobs.grad is not None
+    assert abs(logprobs.grad[2]) < 3 * logprobs.grad[:2].abs().min()  # 0 but for the KL's, whose weight is at most 3
+    assert all(torch.isfinite(value) for value in (loss, *metrics.values()))
+    assert metrics["log_ratio_clamped_share"] == 1 and metrics["ratio_max"] == pytest.approx(exp(20), rel=1e-6)
+    assert metrics["dual_clip_share"] == (advantage < 0 and name != "cispo")
+
+
+def test_a_log_ratio_counts_up_to_its_limit() -> None:
+    assert exp_limited(numbers([-800, -20, 0.5, 20, 800])).tolist() == [exp(-20), exp(-20), exp(0.5), exp(20), exp(20)]
+    # An importance weight, too: of a product over a trajectory as well.
+    for level in ("token", "sequence"):
+        config = plain(importance_sampling="truncate", importance_sampling_level=level)
+        found, beyond = importance_weights(numbers([-1, -1]), numbers([-900, -1]), torch.tensor([0, 1]), config)
+        assert found.tolist() == [2.0, 1.0] and beyond.tolist() == [True, False]
+
+
+def test_the_kls_weight_has_the_bound_of_the_dual_clip() -> None:
+    # w = 0.8 / 0.1 = 8, and d = log(0.5 / 0.8).
+    tokens, d = sampled([0.8], [0.1], [0.0], reference=[0.5]), log(0.5 / 0.8)
+    for dual_clip, w in ((3.0, 3), (0, 8), (10.0, 8)):
+        config = plain(kl_coefficient=1.0, kl_estimator="k3", dual_clip=dual_clip)
+        assert outcome(tokens, config)[0] == pytest.approx(w * (exp(d) - d - 1))
 
 
 @given(
