@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from tasks.settings import Settings, merged, require
+from tasks.settings import LARGEST, Settings, flat, merged, require
 
 DEFAULT_ENVIRONMENT = "blackjack"
 
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
-AtLeast0 = Annotated[Whole, Field(ge=0)]
-AtLeast1 = Annotated[Whole, Field(ge=1)]
+AtLeast0 = Annotated[Whole, Field(ge=0, le=LARGEST)]
+AtLeast1 = Annotated[Whole, Field(ge=1, le=LARGEST)]
 NotNegative = Annotated[Number, Field(ge=0)]
 Positive = Annotated[Number, Field(gt=0)]
 Share = Annotated[Number, Field(gt=0, le=1)]
@@ -89,6 +89,9 @@ class RolloutConfig(Settings, section="rollout"):
         groups, longest = self.groups, self.max_episode_tokens
         self.rule("max_groups", self.max_groups >= groups, f"rollout.groups ({groups}) or more", "groups")
         self.rule("workers", self.workers <= groups, f"1 to rollout.groups ({groups})", "groups")
+        for name, value in flat(self.environment_options).items():
+            finite = not isinstance(value, float) or math.isfinite(value)
+            require(finite, f"rollout.environment_options.{name}", value, "a finite number")
         thought = "16 or more with rollout.thinking, for the thought and the answer"
         self.rule("max_tokens", not self.thinking or self.max_tokens >= 16, thought, "thinking")
         allowed = f"more than rollout.max_tokens ({self.max_tokens}); by default it is training.seq_len"

@@ -45,7 +45,7 @@ class Iteration(Record):
 
     Example: `Iteration(iteration=7, episodes=4096, played=32768, raw_reward=-0.11, invalid_share=0.001,
     truncated_share=0.0, seconds={"rollout": 2.3, "train": 4.0}, rewards=Distribution(…), tokens=Distribution(…),
-    turns=Distribution(…), outcomes={"solved": 1760, …})`.
+    turns=Distribution(…), outcomes={"solved": 1760, …}, steps=256)`.
     """
 
     iteration: int
@@ -59,6 +59,7 @@ class Iteration(Record):
     tokens: Distribution  # sampled tokens an episode
     turns: Distribution  # replies an episode
     outcomes: dict[str, int]  # episodes by outcome, the FEW most frequent
+    steps: int = 0  # of the optimizer in all iterations so far, this one's included
 
 
 def distribution(values_E: np.ndarray) -> Distribution:
@@ -75,8 +76,10 @@ def distribution(values_E: np.ndarray) -> Distribution:
     )
 
 
-def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, played: int = 0) -> Iteration:
-    """The record of an iteration that played `batch`, which has COLUMNS, after `played` episodes."""
+def iteration_of(
+    batch: pa.Table, metrics: Mapping[str, float], iteration: int, played: int = 0, steps: int = 0
+) -> Iteration:
+    """The record of an iteration that played `batch`, which has COLUMNS, after `played` episodes and `steps` steps."""
     trajectory_R, first_E = trajectory_numbers(batch)
     masks = batch["loss_mask"].combine_chunks()
     token_trajectories = np.repeat(trajectory_R, masks.value_lengths().to_numpy())
@@ -95,13 +98,15 @@ def iteration_of(batch: pa.Table, metrics: Mapping[str, float], iteration: int, 
         tokens=distribution(tokens_E),
         turns=distribution(batch["turns"].to_numpy().astype(np.float64)[first_E]),
         outcomes=dict(Counter(batch["outcome"].take(first_E).to_pylist()).most_common(FEW)),
+        steps=steps + int(metrics.get("train/steps", 0)),
     )
 
 
 def carry_on(before: Path, after: Path, batch: pa.Table, metrics: Mapping[str, float], iteration: int) -> None:
     """Leave in the folder of the policy `after` the history of the policy `before`, and one iteration more."""
     known = read_history(before)  # policy 0 has none
-    new = iteration_of(batch, metrics, iteration, known[-1].played if known else 0)
+    so_far = (known[-1].played, known[-1].steps) if known else (0, 0)
+    new = iteration_of(batch, metrics, iteration, *so_far)
     stride = 2 ** max(0, math.ceil(math.log2((iteration + 1) / LINES)))
     kept = [old for old in known if old.iteration % stride == 0]
     (after / HISTORY).write_text("".join(f"{line.to_json()}\n" for line in [*kept, new]))
@@ -117,6 +122,17 @@ def read_history(policy: Path) -> Sequence[Iteration]:
     """All iterations that led to `policy`, in order."""
     known = policy / HISTORY
     return [Iteration.from_json(line) for line in known.read_text().splitlines()] if known.is_file() else []
+
+
+def check_trained(history: Sequence[Iteration]) -> None:
+    """Raise RuntimeError, in one sentence, for iterations without a single optimizer step."""
+    if history and not history[-1].steps:
+        last = history[-1]
+        shares = f"{last.invalid_share:.1%} of the episodes invalid, {last.truncated_share:.1%} truncated"
+        raise RuntimeError(
+            f"no optimizer step was taken in {last.iteration + 1} iterations, the policy has the weights that it began "
+            f"with: no group had rewards that differ (in the last batch {shares}, reward {last.raw_reward:+g})."
+        )
 
 
 def _short(value: float) -> float:

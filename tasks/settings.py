@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_serializer
 
+LARGEST = 10**9  # of counts that have no bound of their own
+
 
 def require(condition: bool, name: str, given: object, allowed: str) -> None:
     """Raise ValueError in the one form that every complaint about an input has."""
@@ -157,11 +159,14 @@ def _allowed(schema: Mapping[str, Any], error: str) -> str:
     if "enum" in schema:
         *others, last = schema["enum"]
         return f"{', '.join(others)} or {last}"
-    if error.endswith("_type") or error == "finite_number":
+    if error == "finite_number":
+        return "a finite number"
+    if error.endswith("_type"):
         return KINDS.get(schema.get("type", ""), "a JSON object")
     if "allowed" in schema:
         return schema["allowed"]
     low, above, high = (schema.get(name) for name in ("minimum", "exclusiveMinimum", "maximum"))
     if above is not None:
         return f"more than {above:g}" + ("" if high is None else f", at most {high:g}")
-    return f"{low:g} or more" if high is None else f"{low:g} to {high:.0f}"
+    unbounded = high is None or (high == LARGEST and error == "greater_than_equal")
+    return f"{low:g} or more" if unbounded else f"{low:g} to {high:.0f}"

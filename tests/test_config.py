@@ -377,6 +377,15 @@ def test_a_value_of_another_kind_is_refused() -> None:
     assert complaint(GrpoConfig, {"algorithm": {"clip_low": "tight"}}) == (
         'algorithm.clip_low is "tight"; allowed: a number.'
     )
+    for infinite in (float("inf"), "inf", "-inf", 1e400):
+        assert complaint(GrpoConfig, {"training": {"learning_rate": infinite}}).endswith("; allowed: a finite number.")
+    options = {"rollout": {"environment_options": {"odds": {"win": float("inf")}}}}
+    assert complaint(GrpoConfig, options) == "rollout.environment_options.odds.win is inf; allowed: a finite number."
+    said = complaint(GrpoConfig, {"rollout": {"groups": 10**30}})
+    assert said == f"rollout.groups is {10**30}; allowed: 1 to 1000000000."
+    assert complaint(GrpoConfig, {"algorithm": {"dual_clip": 0.5}}) == (
+        "algorithm.dual_clip is 0.5; allowed: more than 1, or 0 for no such bound."
+    )
     assert complaint(GrpoConfig, {"training": {"max_norm": True}}) == "training.max_norm is True; allowed: a number."
     assert complaint(GrpoConfig, {"buffer": {"reuse": 1.5}}) == "buffer.reuse is 1.5; allowed: a whole number."
     with pytest.raises(ValueError, match=r"^config is None; allowed: a JSON object\.$"):

@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.history import LINES, Iteration, carry_on, distribution, episodes_before, iteration_of, read_history
+from tasks.history import (
+    LINES,
+    Iteration,
+    carry_on,
+    check_trained,
+    distribution,
+    episodes_before,
+    iteration_of,
+    read_history,
+)
 from tasks.records import Sample, to_table
 
 METRICS = {
@@ -16,6 +25,7 @@ METRICS = {
     "time/rollout_s": 2.0,
     "time/overhead_s": 0.25,
     "train/kl": 0.1,
+    "train/steps": 4.0,
 }
 
 
@@ -79,7 +89,7 @@ def test_a_policy_has_the_history_of_those_before(tmp_path: Path) -> None:
         carry_on(policies[version], policies[version + 1], BATCH, METRICS, version)
         carry_on(policies[version], policies[version + 1], BATCH, METRICS, version)  # a stage that is repeated
     history = read_history(policies[2])
-    assert [(iteration.iteration, iteration.played) for iteration in history] == [(0, 3), (1, 6)]
+    assert [(one.iteration, one.played, one.steps) for one in history] == [(0, 3, 4), (1, 6, 8)]
     assert history[0] == read_history(policies[1])[0] == iteration_of(BATCH, METRICS, 0)
     assert [episodes_before(history, version) for version in range(3)] == [0, 3, 6]
 
@@ -99,3 +109,18 @@ def test_a_long_run_keeps_every_second_iteration_and_counts_all_of_its_episodes(
 def test_an_unknown_field_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown key"):
         Iteration.from_dict({"no such": 1})
+
+
+def test_a_run_without_an_optimizer_step_ends_with_an_error() -> None:
+    def iteration(number: int, steps: int) -> Iteration:
+        some = distribution(np.array([-1.0]))
+        return Iteration(number, 8, 8 * number, -1.0, 0.75, 0.25, {}, some, some, some, {"lost": 8}, steps)
+
+    for fine in ([], [iteration(0, 0), iteration(1, 3)], [iteration(0, 3), iteration(1, 3)]):
+        check_trained(fine)
+    with pytest.raises(RuntimeError) as caught:
+        check_trained([iteration(0, 0), iteration(1, 0)])
+    assert str(caught.value) == (
+        "no optimizer step was taken in 2 iterations, the policy has the weights that it began with: no group had "
+        "rewards that differ (in the last batch 75.0% of the episodes invalid, 25.0% truncated, reward -1)."
+    )

@@ -73,9 +73,10 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
 def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDirectory], iterations: int) -> FlyteFile:
     """Write summary.json, report.html and the pictures, print the table, close the MLflow run; returns the summary.
 
-    The last of the `policies` is what the training made.
+    The last of the `policies` is what the training made. Raises RuntimeError, at last, where nothing was trained.
     """
     from tasks.evaluation.report import REPORT, write_report
+    from tasks.history import check_trained, read_history
 
     with stage(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
@@ -87,6 +88,7 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
         names = {f.remote_source or display_path(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
         outbox.report_pending(run, names)
         Deck("Report", framed(summary.with_name(REPORT).read_text()))
+        check_trained(read_history(last))
     return FlyteFile(str(summary))
 
 

@@ -150,12 +150,10 @@ def open_run(
     record = folder / "run.json"
     if record.is_file():
         known = json.loads(record.read_text())
-        changed = [key for key, value in kept["inputs"].items() if known["inputs"].get(key) != value]
-        changed += ["config"] if known.get("config") != kept["config"] else []  # by other defaults
-        if changed:
+        if other := _differences(known, kept):
             allowed = "allowed: the same inputs, to go on with it, or a new run_name."
-            raise ValueError(f'run_name is "{name}", a run with another {changed[0]}; {allowed}')
-        token = known["token"]
+            raise ValueError(f'run_name is "{name}", a run with another {other}; {allowed}')
+        given, token = GrpoConfig.from_dict(known["inputs"]["config"]), known["token"]
     else:
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
         token = unique or uuid.uuid4().hex
@@ -188,3 +186,11 @@ def open_run(
         policy=source.uri,
         given=given.on_one_rank(),
     )
+
+
+def _differences(known: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
+    """The inputs and settings with other values than those on record: `seed (0 there, 1 here) and lag (…)`."""
+    there, here = (flat({**record["inputs"], "config": {}, **record["config"]}) for record in (known, kept))
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    said = [f"{name} ({json.dumps(there.get(name))} there, {json.dumps(here.get(name))} here)" for name in names]
+    return " and ".join([*said[:2], *([f"{len(said) - 2} more"] if said[2:] else [])])

@@ -137,8 +137,8 @@ def shared_terms(
 
 def clipped_loss(tokens: SampledTokens, divisor: float, config: AlgorithmConfig) -> Value:
     """sum over tokens of (-weight clipped gain + kl_coefficient KL - entropy_coefficient entropy) / divisor."""
-    gain_K, *clipped = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
-    penalty_K, metrics = shared_terms(tokens, *clipped, config)
+    gain_K, clipped_K, dual_K = clipped_gain(tokens.ratio_K, tokens.advantages_K, config)
+    penalty_K, metrics = shared_terms(tokens, clipped_K, dual_K, config)
     return (penalty_K - tokens.importance_weights_K * gain_K).sum() / divisor, metrics
 
 
@@ -227,8 +227,8 @@ def gspo_loss(tokens: SampledTokens, totals: StepTotals, config: AlgorithmConfig
     """
     length_K = sum_by(torch.ones_like(tokens.logprobs_K), tokens.sample_K)
     log_s_K = sum_by(tokens.logprobs_K - tokens.old_logprobs_K, tokens.sample_K) / length_K
-    gain_K, *clipped = clipped_gain(exp_limited(log_s_K), tokens.advantages_K, config)
-    penalty_K, metrics = shared_terms(tokens, *clipped, config)
+    gain_K, clipped_K, dual_K = clipped_gain(exp_limited(log_s_K), tokens.advantages_K, config)
+    penalty_K, metrics = shared_terms(tokens, clipped_K, dual_K, config)
     gain_K = tokens.importance_weights_K * gain_K / tokens.trajectory_tokens_K
     return penalty_K.sum() / totals.tokens - gain_K.sum() / totals.trajectories, metrics
 

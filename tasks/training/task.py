@@ -78,6 +78,10 @@ def train(
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
             record_training(run, target, source_of(policy), trained_on, training_batch.group_ids)
             show_iteration(run, iteration + 1, {**sampled, **s.metrics})
+            if not s.metrics["train/steps"]:
+                console.stage(
+                    f"policy {iteration + 1} has the weights of policy {iteration}: no rewards of a group differ"
+                )
     leave()
     return Trained(policy=FlyteDirectory(str(target)), state=FlyteDirectory(str(target_state)))
 

@@ -166,17 +166,26 @@ def test_a_run_goes_on_with_the_same_inputs_and_any_ranks(home: Path):
     assert created("monday", given) == first
     again = created("monday", {**given, "training": {"ranks": 2}})
     assert again.run == first.run and again.config.training.ranks == 2
-    for config, key in (({}, "config"), ({"rollout": {"groups": 65}}, "config")):
-        with pytest.raises(ValueError, match=f'run_name is "monday", a run with another {key}; allowed: the same'):
+    spelled_out = {**given, "training": {"epochs": 2}}  # which is the environment's own number of them
+    assert created("monday", spelled_out) == first
+    for config, groups in (({}, 512), ({"rollout": {"groups": 65}}, 65)):
+        another = rf"rollout\.groups \(64 there, {groups} here\) and buffer\.groups \(64 there, {groups} here\)"
+        with pytest.raises(ValueError, match=rf'run_name is "monday", a run with another {another}; allowed: the same'):
             created("monday", config)
-    with pytest.raises(ValueError, match='run_name is "monday", a run with another seed; allowed: the same inputs'):
+    with pytest.raises(
+        ValueError, match=r'is "monday", a run with another seed \(0 there, 1 here\); allowed: the same'
+    ):
         created("monday", given, seed=1)
+    with pytest.raises(ValueError, match=r"another seed .* and rollout.groups \(.*\) and 2 more; allowed: the same"):
+        created("monday", {"rollout": {"groups": 65}, "training": {"rows": 3}}, seed=1)
     # Other defaults, of the environment or of this project, make it another run too.
     record = home / "runs" / "monday" / "run.json"
     known = json.loads(record.read_text())
     known["config"]["training"]["epochs"] = 7
     record.write_text(json.dumps(known))
-    with pytest.raises(ValueError, match="a run with another config; allowed: the same inputs"):
+    with pytest.raises(
+        ValueError, match=r"a run with another training.epochs \(7 there, 2 here\); allowed: the same inputs"
+    ):
         created("monday", given)
 
 
