@@ -1,4 +1,6 @@
-"""Objectives with every setting, as a stage gets them."""
+"""Objectives with every setting, as a stage gets them, and the steps that a trainer took towards them."""
+
+from typing import Any
 
 from tasks.config import CLIPS, AlgorithmConfig
 
@@ -8,3 +10,9 @@ def objective(name: str = "grpo", **changes: object) -> AlgorithmConfig:
     low, high = CLIPS[name]
     given = {"name": name, "clip_low": low, "clip_high": high, "kl_coefficient": 0.15, "max_mismatch": 0.02}
     return AlgorithmConfig.from_dict({**given, **changes})
+
+
+def optimizer_steps(trainer: Any) -> int:
+    """How many steps AdamW has counted."""
+    (optimizer,) = trainer.optimizers
+    return max((int(state["step"]) for state in optimizer.state.values()), default=0)

@@ -6,7 +6,6 @@ Axes: R trajectories. A reward of NaN is none: that trajectory was dropped, and 
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from tasks.records import ADVANTAGE, trajectory_numbers, with_column
@@ -45,10 +44,11 @@ def group_advantages(rewards_R: np.ndarray, group_ids_R: Sequence[str], kind: st
 
 def has_reward_variance(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np.ndarray:
     """Which trajectories are in a group whose rewards differ, bool [R]: only these have a gradient."""
-    rewards_R = np.asarray(rewards_R, dtype=np.float64)
-    groups = pd.Series(np.where(np.isfinite(rewards_R), rewards_R, np.nan)).groupby(np.asarray(group_ids_R))
-    low_R, high_R = (groups.transform(which).to_numpy() for which in ("min", "max"))
-    return high_R - low_R > ROUNDING * np.maximum(np.abs(low_R), np.abs(high_R))
+    rewards_R, group_R = np.asarray(rewards_R, dtype=np.float64), np.unique(group_ids_R, return_inverse=True)[1]
+    low_R, high_R, known_R = np.full(len(rewards_R), np.inf), np.full(len(rewards_R), -np.inf), np.isfinite(rewards_R)
+    np.minimum.at(low_R, group_R[known_R], rewards_R[known_R])  # at the place of the group's number
+    np.maximum.at(high_R, group_R[known_R], rewards_R[known_R])
+    return (high_R - low_R > ROUNDING * np.maximum(np.abs(low_R), np.abs(high_R)))[group_R]
 
 
 def add_advantages(batch: pa.Table, kind: str = "mean") -> tuple[pa.Table, dict[str, float]]:

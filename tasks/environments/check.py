@@ -1,6 +1,7 @@
 """What is checked of an environment before any work, in about a second."""
 
 import asyncio
+import contextlib
 import ipaddress
 from urllib.parse import urlsplit
 
@@ -50,9 +51,7 @@ async def _resets(spec: EnvironmentSpec, url: str, task: Task, timeout_s: float)
 
 def _on_loopback(url: str) -> bool:
     found = urlsplit(url)
-    if found.scheme not in ("http", "https") or not found.hostname:
-        return False
-    try:
-        return ipaddress.ip_address(found.hostname).is_loopback
-    except ValueError:  # a name
-        return found.hostname == "localhost"
+    host = "127.0.0.1" if found.hostname == "localhost" else found.hostname or ""
+    with contextlib.suppress(ValueError):  # another name
+        return found.scheme in ("http", "https") and ipaddress.ip_address(host).is_loopback
+    return False

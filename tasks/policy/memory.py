@@ -28,39 +28,31 @@ class Role(NamedTuple):
     working: float
 
 
-class Sizes(NamedTuple):
-    """The sizes of a policy; of Qwen2.5-1.5B: `Sizes(1536, 8960, 28, 128, 1536, 256, 233373696, True)`."""
+class Sizes:
+    """The sizes of a policy, from its config.json."""
 
-    dim: int
-    hidden: int
-    layers: int
-    head: int
-    queries: int  # dimensions of all heads of a block together
-    keys: int
-    embeddings: int  # numbers in the embedding matrix, and in an output head that is not tied to it
-    tied: bool
-
-
-def sizes(config: Mapping[str, Any]) -> Sizes:
-    dim, head = config["hidden_size"], head_size(config)
-    queries, keys = config["num_attention_heads"] * head, kv_heads(config) * head
-    embeddings, tied = config["vocab_size"] * dim, bool(config.get("tie_word_embeddings", False))
-    return Sizes(dim, config["intermediate_size"], config["num_hidden_layers"], head, queries, keys, embeddings, tied)
+    def __init__(self, config: Mapping[str, Any]):
+        self.dim, self.hidden = config["hidden_size"], config["intermediate_size"]
+        self.layers, self.head = config["num_hidden_layers"], head_size(config)
+        self.queries = config["num_attention_heads"] * self.head  # dimensions of all heads of a block together
+        self.keys = kv_heads(config) * self.head
+        self.embeddings = config["vocab_size"] * self.dim  # as many in an output head that is not tied to them
+        self.tied = bool(config.get("tie_word_embeddings", False))
 
 
 def parameters(config: Mapping[str, Any]) -> int:
     """Parameters of a checkpoint; a head tied to the embeddings counts once."""
-    dim, hidden, layers, head, queries, keys, embeddings, tied = sizes(config)
-    norms_and_biases = 2 * dim + {"qwen3": 2 * head, "qwen2": queries + 2 * keys, "llama": 0}[config["model_type"]]
-    block = 2 * dim * (queries + keys) + 3 * dim * hidden + norms_and_biases
-    return layers * block + dim + (1 if tied else 2) * embeddings
+    of = Sizes(config)
+    own = {"qwen3": 2 * of.head, "qwen2": of.queries + 2 * of.keys, "llama": 0}  # norms of heads, or biases
+    block = 2 * of.dim * (of.queries + of.keys) + 3 * of.dim * of.hidden + 2 * of.dim + own[config["model_type"]]
+    return of.layers * block + of.dim + (1 if of.tied else 2) * of.embeddings
 
 
 def trained_parameters(config: Mapping[str, Any], lora: LoraConfig) -> int:
     """Parameters that have gradients: all, or two factors of each targeted layer (in, out), rank x (in + out)."""
     if lora.rank == 0:
         return parameters(config)
-    of = sizes(config)
+    of = Sizes(config)
     parts = {"attention": 2 * (2 * of.dim + of.queries + of.keys), "feed_forward": 3 * (of.dim + of.hidden)}
     return of.layers * lora.rank * sum(size for part, size in parts.items() if lora.targets in ("all", part))
 
@@ -73,7 +65,7 @@ def block_bytes(config: Mapping[str, Any], training: TrainingConfig) -> int:
     keep q and k twice more; the rotation a cosine and a sine. On a CPU the mask of a row is kept as numbers too:
     seq_len a token. In bfloat16 the norms still keep their input and the normalised input in float32.
     """
-    of, width = sizes(config), BYTES[training.dtype]
+    of, width = Sizes(config), BYTES[training.dtype]
     normed = 2 * (of.queries + of.keys) if config["model_type"] == "qwen3" else 0
     attention = 2 * of.queries + 2 * of.keys + normed + 2 * of.head + training.seq_len
     return (6 * of.dim + 4 * of.hidden + attention) * width + 4 * of.dim * (FLOAT32 - width)
@@ -93,7 +85,7 @@ def training_role(
     Frozen weights have neither gradients nor moments. The copy is what the optimizer's square roots and the gathered
     export take; with lag 1 a second scorer has the sampler's weights. Neither exists at the same time as activations.
     """
-    of = sizes(config)
+    of = Sizes(config)
     whole = parameters(config) * FLOAT32
     trained = trained_parameters(config, training.lora) * FLOAT32 / ranks
     activations = of.layers * training.rows * training.seq_len * block_bytes(config, training)
@@ -119,7 +111,7 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
     On top come the logits of what is sampled at once and a block's activations of the prompts, or the next version's
     weights while they are read. Of a GPU of `gpu` bytes it takes its share, and more weights than that do not fit.
     """
-    of = sizes(config)
+    of = Sizes(config)
     weights = (parameters(config) + of.tied * of.embeddings) * BYTES[rollout.dtype]
     if gpu:
         share = rollout.gpu_memory_utilization
@@ -133,7 +125,7 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
 
 def cache_bytes(config: Mapping[str, Any], rollout: RolloutConfig) -> int:
     """Attention states of one episode at its longest: vLLM needs room for it."""
-    of, longest = sizes(config), rollout.max_episode_tokens or config["max_position_embeddings"]
+    of, longest = Sizes(config), rollout.max_episode_tokens or config["max_position_embeddings"]
     return longest * of.layers * 2 * of.keys * BYTES[rollout.dtype]
 
 

@@ -120,7 +120,9 @@ class Engine:
     def step(self) -> Iterator[tuple[str, Completion]]:
         """Sample a token for the requests at hand; the completions that are whole now, by request."""
         for output in self.llm.llm_engine.step():
-            yield output.request_id, _completion(output.outputs[0])  # type: ignore[union-attr]
+            reply: Any = output.outputs[0]  # type: ignore[union-attr]
+            logprobs = [at[token].logprob for at, token in zip(reply.logprobs, reply.token_ids, strict=True)]
+            yield output.request_id, Completion(list(reply.token_ids), logprobs, reply.finish_reason == "length")
 
     def abort(self, requests: Iterable[str]) -> None:
         """Give up requests that nobody waits for any more."""
@@ -141,15 +143,6 @@ def _untied(policy: Path) -> Iterator[tuple[str, Any]]:
                 yield name, weight
             if name == "model.embed_tokens.weight":
                 yield "lm_head.weight", weight
-
-
-def _completion(output: Any) -> Completion:
-    token_ids = list(output.token_ids)
-    return Completion(
-        token_ids=token_ids,
-        logprobs=[at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)],
-        truncated=output.finish_reason == "length",
-    )
 
 
 def _set_environment(config: RolloutConfig) -> None:

@@ -8,23 +8,17 @@ batch depends on the rewards alone, not on which episode ends first or how many 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.advantage.advantages import ROUNDING
+from tasks.advantage.advantages import has_reward_variance
 from tasks.config import RolloutConfig
 from tasks.progress import ProgressCallback, no_progress
 from tasks.rollout.episode import SampledEpisode
 from tasks.rollout.loop import Job
 
 SPARE = 0.5  # standard deviations of the groups still needed that are begun beyond their expected number
-
-
-def rewards_differ(rewards: Sequence[float | None]) -> bool:
-    """Whether one group has reward variance, as `has_reward_variance` says for all groups of a batch."""
-    known = [float(np.float32(reward)) for reward in rewards if reward is not None]
-    return bool(known) and max(known) - min(known) > ROUNDING * max(map(abs, known))
 
 
 class ErrorShare:
@@ -71,11 +65,11 @@ class GroupSchedule:
         self.running: dict[int, dict[int, SampledEpisode]] = {}  # by number and member, of groups that are not finished
         self.varies: dict[int, bool] = {}  # whether the rewards of a finished group differ
         self.begun = self.checked = self.kept = 0  # of `numbers`, in order; `kept` of those checked
-        self.members: list[tuple[int, int]] = []  # of the group that was begun last, still to be played
+        self.jobs = self._jobs()
         self.errors = ErrorShare(config, config.groups * self.size)
         self._rewards = 0.0
         for number, rewards in self.known.items():
-            self.varies[number] = rewards_differ(rewards)
+            self._judge(number, rewards)
         self._advance()
 
     @property
@@ -85,10 +79,7 @@ class GroupSchedule:
 
     def next(self) -> Job | None:
         """The next member of a group; a new group only while those begun will not do."""
-        if not self.members and not self._begin_group():
-            return None
-        number, member = self.members.pop()
-        return self.job(number, member)
+        return next(self.jobs, None)
 
     def finished(self, job: Job, episode: SampledEpisode) -> bool:
         """Take note of an episode; True when the batch is complete."""
@@ -100,24 +91,24 @@ class GroupSchedule:
         if len(members) == self.size:
             self.episodes[number] = [members[m] for m in range(self.size)]
             del self.running[number]
-            self.varies[number] = rewards_differ(list(map(self.reward, self.episodes[number])))
+            self._judge(number, map(self.reward, self.episodes[number]))
             self._advance()
             note = f"reward {self._rewards / self.errors.episodes:+.3f}"
             self.progress(self.kept, self.config.groups, note)
         return self.enough
 
-    def _begin_group(self) -> bool:
-        while self.begun < len(self.numbers) and not self.enough:
-            number = self.numbers[self.begun]
-            if number not in self.known:
-                if not self._more_are_needed():
-                    return False
-                self.running[number] = {}
-                self.members = [(number, member) for member in reversed(range(self.size))]
+    def _jobs(self) -> Iterator[Job | None]:
+        for number in self.numbers:
+            while number not in self.known and (self.enough or not self._more_are_needed()):
+                yield None
             self.begun += 1
-            if self.members:
-                return True
-        return False
+            if number not in self.known:
+                self.running[number] = {}
+                yield from (self.job(number, member) for member in range(self.size))
+
+    def _judge(self, number: int, rewards: Iterable[float | None]) -> None:
+        rewards_G = np.array(list(rewards), dtype=np.float32)  # as they are on record; None is NaN
+        self.varies[number] = bool(has_reward_variance(rewards_G, [""] * len(rewards_G)).any())
 
     def _more_are_needed(self) -> bool:
         """Whether the groups that are being played will probably not do, at the share of variance found so far."""

@@ -1,6 +1,7 @@
 """Plays tasks with one policy: the entry for evaluations and comparisons."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tasks.config import RolloutConfig
@@ -46,15 +47,14 @@ class TaskSchedule:
         reply_seed: Callable[[int, int], int],
         ended: Callable[[Episode], None],
     ):
-        self.reply_seed, self.ended = reply_seed, ended
-        self.left = iter(enumerate(tasks))
+        self.ended = ended
+        self.jobs = (Job(task, number, partial(reply_seed, number)) for number, task in enumerate(tasks))
         self.episodes: dict[int, Episode] = {}
         self.errors = ErrorShare(config, len(tasks))
 
     def next(self) -> Job | None:
         """The next task."""
-        number, task = next(self.left, (0, None))
-        return Job(task, number, lambda turn: self.reply_seed(number, turn)) if task else None
+        return next(self.jobs, None)
 
     def finished(self, job: Job, episode: SampledEpisode) -> bool:
         """Take note of an episode; all tasks are played in any case."""

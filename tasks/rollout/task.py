@@ -12,15 +12,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import RolloutConfig, Run
 from tasks.resources import pod
-from tasks.stages import (
-    CACHE_VERSION,
-    METRICS,
-    STARTED,
-    read_metrics,
-    shard_context,
-    stage,
-    stage_folder,
-)
+from tasks.stages import CACHE_VERSION, METRICS, STARTED, read_metrics, shard_context, stage, stage_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -59,23 +59,12 @@ class FlatSamples:
     @property
     def sampled_R(self) -> np.ndarray:
         """Sampled tokens of each sample."""
-        return np.diff(self._sampled_before[self.offsets_R])
+        return np.diff(np.concatenate([[0], np.cumsum(self.loss_mask_N)])[self.offsets_R])
 
     @property
     def trajectory_sampled_R(self) -> np.ndarray:
         """Sampled tokens of each sample's whole trajectory."""
         return np.bincount(self.trajectory_R, weights=self.sampled_R)[self.trajectory_R]
-
-    @property
-    def prompt_lengths_R(self) -> np.ndarray:
-        """Tokens of each sample before the first sampled one."""
-        starts, ends = self.offsets_R[:-1], self.offsets_R[1:]
-        before = self._sampled_before
-        return np.minimum(np.searchsorted(before, before[starts], side="right") - 1, ends) - starts
-
-    @property
-    def _sampled_before(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.loss_mask_N)])  # [N + 1]
 
 
 def flat(table: pa.Table, column: str) -> np.ndarray:
@@ -95,11 +84,11 @@ def flat_samples(table: pa.Table) -> FlatSamples:
 
 
 def group_by_prompt(data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:
-    """The given samples in groups with the same prompt, in the order in which the prompts first occur."""
-    lengths_R = data.prompt_lengths_R
+    """The given samples, each with a sampled token, in groups with the same prompt, in the order of the first ones."""
     groups: dict[bytes, list[int]] = {}
     for r in samples:
-        groups.setdefault(data.tokens(r)[: lengths_R[r]].tobytes(), []).append(r)
+        prompt = int(data.loss_mask_N[data.offsets_R[r] : data.offsets_R[r + 1]].argmax())  # tokens before the first
+        groups.setdefault(data.tokens(r)[:prompt].tobytes(), []).append(r)
     return list(groups.values())
 
 

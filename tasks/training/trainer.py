@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +48,6 @@ class Trainer:
     def __init__(self, policy: Path, config: TrainingConfig, *, temperature: float, schedule_steps: int, seed: int = 0):
         self.config = config
         self.temperature = temperature
-        self.steps = 0  # optimizer steps so far
         self.group_size = config.tensor_parallel * config.context_parallel  # ranks that work on the same rows
         self.model, self.adapter, self.parallel_dims = build_model(policy, config, seed=seed)
         self.trained = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -70,18 +68,10 @@ class Trainer:
             model_parts=[self.model],
             optimizers=self.optimizers,
             lr_schedulers=self.schedule,
-            states={"train_state": self},
+            states={},
             sd_adapter=self.adapter,
             base_folder=str(policy),
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds beside weights, optimizer and schedule."""
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        self.steps = state["steps"]
 
     @property
     def learning_rate(self) -> float:
@@ -135,7 +125,6 @@ class Trainer:
             )
         self.optimizers.step()
         self.optimizers.zero_grad()
-        self.steps += 1
         return {**measured, "grad_norm": norm}
 
     def plan(self, data: FlatSamples, samples: Sequence[int]) -> list[list[int]]:

@@ -1,9 +1,8 @@
 import pytest
 
 from tasks.environments.blackjack.cards import VALUES
-from tasks.environments.blackjack.choices import count_choices
 from tasks.environments.blackjack.game import Observation
-from tasks.environments.blackjack.language import initial_messages, is_partial, next_messages, parse_move
+from tasks.environments.blackjack.language import count_choices, initial_messages, is_partial, next_messages, parse_move
 from tasks.environments.blackjack.optimum import best_move_by_total
 from tasks.environments.interface import Episode, Task
 

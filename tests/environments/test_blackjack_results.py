@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from environments.exact_values import exact_value
-from tasks.environments.blackjack.choices import count_choices, heat_map_cells
-from tasks.environments.blackjack.heat_map import HIT, STAND, choice_heat_map
+from tasks.environments.blackjack.heat_map import HIT, STAND, choice_heat_map, heat_map_cells
+from tasks.environments.blackjack.language import count_choices
 from tasks.environments.blackjack.optimum import best_move_by_total
 from tasks.environments.blackjack.spec import draw_choices
 from tasks.environments.catalog import get_environment

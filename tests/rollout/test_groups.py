@@ -2,14 +2,12 @@
 
 import random
 
-import numpy as np
 import pytest
 
-from tasks.advantage.advantages import has_reward_variance
 from tasks.config import RolloutConfig
 from tasks.environments.interface import Task
 from tasks.rollout.episode import SampledEpisode
-from tasks.rollout.groups import GroupSchedule, rewards_differ
+from tasks.rollout.groups import GroupSchedule
 from tasks.rollout.loop import Job
 
 CONFIG = RolloutConfig(groups=3, max_groups=100, group_size=2)
@@ -83,8 +81,15 @@ def test_groups_played_elsewhere_are_taken_and_missing_ones_played() -> None:
 
 
 @pytest.mark.parametrize(
-    "rewards", [[1.0, 1.0], [0.1, 0.1 + 1e-9], [0.0, 1e-3], [None, 1.0], [None, None], [-1.0, 1.0, None]]
+    ("rewards", "varies"),
+    [
+        ([1.0, 1.0], False),
+        ([0.1, 0.1 + 1e-9], False),
+        ([0.0, 1e-3], True),
+        ([None, 1.0], False),
+        ([None, None], False),
+        ([-1.0, 1.0, None], True),
+    ],
 )
-def test_one_group_is_judged_as_in_a_batch(rewards: list[float | None]) -> None:
-    column = np.array([np.nan if r is None else r for r in rewards], dtype=np.float32)
-    assert rewards_differ(rewards) == bool(has_reward_variance(column, ["a"] * len(rewards)).all())
+def test_a_group_is_kept_whose_known_rewards_differ(rewards: list[float | None], varies: bool) -> None:
+    assert schedule(known={0: rewards}).kept == varies

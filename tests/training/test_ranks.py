@@ -21,7 +21,7 @@ from pyarrow import feather
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 
-from objectives import objective
+from objectives import objective, optimizer_steps
 from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import write_manifest
 from tasks.training import titan
@@ -100,7 +100,7 @@ def the_third(folder: Path, state: Path, **training: Any) -> dict[str, Any]:
     trainer.load_state(state)
     data = flat_samples(training_batch)
     step = trainer.step(data, STEPS[2], batch_loss(training_batch, data, trainer, GRPO))
-    return {"steps": [trainer.steps, step], "after": trainer.score(data).tolist()}
+    return {"steps": [optimizer_steps(trainer), step], "after": trainer.score(data).tolist()}
 
 
 def masks_are_equal(ranks: int) -> bool:

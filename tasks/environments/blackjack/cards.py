@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 Move = Literal["HIT", "STAND"]
+MOVES: dict[Move, int] = {"HIT": 0, "STAND": 1}  # as OpenSpiel numbers them
 
 RANKS = ("A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
 """In OpenSpiel's order: card c of its 52 has the rank RANKS[c % 13] and the suit c // 13."""

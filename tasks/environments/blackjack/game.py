@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import pyspiel
 
-from tasks.environments.blackjack.cards import RANKS, Move
+from tasks.environments.blackjack.cards import MOVES, RANKS, Move
 
 _GAME = pyspiel.load_game("blackjack")
 _PLAYER = 0
-MOVES: dict[Move, int] = {"HIT": 0, "STAND": 1}
 
 
 @dataclass(frozen=True)

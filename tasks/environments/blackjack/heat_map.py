@@ -1,6 +1,7 @@
 """The policy's choices beside the optimum's: the player's total down, the dealer's open card across."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,11 +11,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, withStroke
 
+from tasks.environments.blackjack.optimum import best_move_by_total
 from tasks.evaluation.pictures import LIGHT, Theme, figure_of
 
 DEALER = ("2", "3", "4", "5", "6", "7", "8", "9", "10", "A")
 TOTALS = {"hard": range(4, 22), "soft": range(12, 22)}
 STAND, EITHER, HIT = "#0072B2", "#F7F4EE", "#D55E00"
+
+
+def heat_map_cells(choices: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
+    """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), of what `count_choices` gave."""
+    best = best_move_by_total()
+    cells = {}
+    for row, column, met, hits in choices:
+        kind, total = row.split()
+        cells[kind, int(total), column] = (hits / met, best[row, column] == "HIT")
+    return cells
 
 
 def choice_heat_map(

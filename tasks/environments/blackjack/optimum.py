@@ -158,7 +158,8 @@ def _dealer_ends(left_HV: NDArray[np.int64], open_card: int) -> NDArray[np.float
             return np.eye(6)[:, [total - 17 if total <= 21 else _BUST]]
         chance_VH = (left_VH - np.array(drawn)[:, None]) / (left_H - sum(drawn))
         following = (np.array(drawn) + np.eye(10, dtype=int)).tolist()
-        return sum(chance_VH[v] * ends(tuple(following[v])) for v in range(10) if chance_VH[v].any())
+        chances = (chance_VH[v] * ends(tuple(following[v])) for v in range(10) if chance_VH[v].any())
+        return sum(chances, start=np.zeros(()))
 
     return ends((0,) * 10).T
 

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from tasks.environments.blackjack.language import count_choices, is_partial
 from tasks.environments.interface import (
     Demonstration,
     Environment,
@@ -14,6 +16,8 @@ from tasks.environments.interface import (
     Split,
     Task,
 )
+from tasks.environments.scripted import play_baseline
+from tasks.seeds import derived_seed
 
 HELD_OUT = 1 << 61  # seeds from here on are for evaluation only; training's stay below
 LOST = -1.0  # also what an unreadable reply, or a game that a limit ended, counts
@@ -88,8 +92,7 @@ def summary(first: Any, last: Any, episodes: int) -> dict[str, Any]:
 
 def draw_choices(details: Any, title: str, theme: Any) -> Any:
     """The heat map of the policy's choices beside the optimum's."""
-    from tasks.environments.blackjack.choices import heat_map_cells
-    from tasks.environments.blackjack.heat_map import choice_heat_map
+    from tasks.environments.blackjack.heat_map import choice_heat_map, heat_map_cells
 
     return choice_heat_map(heat_map_cells(details), f"{title}, beside the optimum", theme)
 
@@ -124,36 +127,23 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
 
         return BlackJack(thinking)
 
-    def partial_format(reply: str) -> bool:
-        from tasks.environments.blackjack.language import is_partial
-
-        return is_partial(reply, thinking)
-
     def demonstrations(seed: int, count: int) -> Sequence[Demonstration]:
         """Random play: it shows which replies there are, not which are good."""
-        from tasks.environments.scripted import play_baseline
-        from tasks.seeds import derived_seed
-
         tasks = [task("train", derived_seed("cold start", seed, i)) for i in range(count)]
         return [Demonstration(e.messages, replies_only=False) for e in play_baseline(spec, "random", tasks, seed)]
-
-    def details(episodes: Sequence[Episode]) -> Any:
-        from tasks.environments.blackjack.choices import count_choices
-
-        return count_choices(episodes, thinking)
 
     spec = EnvironmentSpec(
         name="blackjack",
         task=task,
         local=local,
-        partial_format=partial_format,
+        partial_format=partial(is_partial, thinking=thinking),
         metrics=METRICS,
         outcome=outcome,
         reward_range=(-1, 1),
         truncated_reward=LOST,
         score=score,
         baselines=BASELINES,
-        details=details,
+        details=partial(count_choices, thinking=thinking),
         figures=FIGURES,
         summary=summary,
         demonstrations=demonstrations,
