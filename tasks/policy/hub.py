@@ -1,6 +1,6 @@
 """Checkpoints by their name on the Hugging Face hub, through the user's ordinary cache.
 
-    look ─► config.json, tokenizer, names of the weight files ─► checked in `create_run` ─► fetch ─► weights too
+    fetch ─► config.json, tokenizer, names of the weight files ─► checked in `create_run` ─► fetch with weights
 
 What was fetched before is found again without a network. HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are the
 user's, as huggingface_hub reads them.
@@ -42,30 +42,18 @@ def is_hub_name(policy: str) -> bool:
     return NAME.fullmatch(policy) is not None and not Path(policy).exists()
 
 
-def look(policy: str) -> tuple[Path, list[str]]:
-    """A folder with all of a repository's checkpoint but its weights, and the names of these; raises as `fetch`."""
-    return _snapshot(policy, SMALL)
+def fetch(policy: str, *, weights: bool) -> tuple[Path, list[str]]:
+    """A folder with a repository's config.json and tokenizer, and with `weights` its safetensors, and their names.
 
-
-def fetch(policy: str) -> Path:
-    """A folder with a repository's config.json, tokenizer and safetensors, downloaded where they are not there yet.
-
+    What is not there yet is downloaded; where the hub does not answer, all of it must be there, with the weights.
     Raises ValueError, within about 10 s, for a hub, a repository or a revision that is not there or not open.
-    """
-    return _snapshot(policy, (*SMALL, WEIGHTS))[0]
-
-
-def _snapshot(policy: str, patterns: tuple[str, ...]) -> tuple[Path, list[str]]:
-    """The folder of a repository in the cache, with the files of these patterns, and the names of its weight files.
-
-    Where the hub does not answer, it must be there with its weights.
     """
     import httpx
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
     match = NAME.fullmatch(policy)
     assert match is not None
-    repo, revision = match["repo"], match["revision"]
+    repo, revision, patterns = match["repo"], match["revision"], [*SMALL, *([WEIGHTS] if weights else [])]
     was = constants.HF_HUB_OFFLINE
     if _set_offline:  # huggingface_hub reads the variable once, when it is imported
         constants.HF_HUB_OFFLINE = False
@@ -74,8 +62,8 @@ def _snapshot(policy: str, patterns: tuple[str, ...]) -> tuple[Path, list[str]]:
             info = within(ANSWER_SECONDS, lambda: HfApi().model_info(repo, revision=revision, timeout=5))
             names = [file.rfilename for file in info.siblings or []]
         except (httpx.TransportError, errors.OfflineModeIsEnabled, TimeoutError):
-            names, patterns = None, (*SMALL, WEIGHTS)
-        wanted = {"allow_patterns": list(patterns), "ignore_patterns": FOLDERS, "local_files_only": names is None}
+            names, patterns = None, [*SMALL, WEIGHTS]
+        wanted = {"allow_patterns": patterns, "ignore_patterns": FOLDERS, "local_files_only": names is None}
         found = Path(snapshot_download(repo, revision=revision, **wanted))
         names = [path.name for path in found.glob(WEIGHTS)] if names is None else names
         return found, [name for name in names if Path(name).match(WEIGHTS) and "/" not in name]

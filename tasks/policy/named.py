@@ -78,7 +78,7 @@ def _manifest_of(uri: str) -> str:
 
 
 def look(uri: str, files: Files) -> tuple[Path, list[str]]:
-    """A folder with all of a remote checkpoint but its weights, and their file names: the same as the hub's `look`.
+    """A folder with all of a remote checkpoint but its weights, and their file names: the same as the hub's `fetch`.
 
     Raises ValueError when nothing is there.
     """

@@ -30,7 +30,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
             )
         elif hub.is_hub_name(run.policy):
             console.stage(f"policy {run.policy}: from the hub")
-            source = hub.fetch(run.policy)
+            source = hub.fetch(run.policy, weights=True)[0]
         else:
             source = fetched(run.policy)
         folder = stage_folder(run, "policies", 0)

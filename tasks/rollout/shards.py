@@ -31,16 +31,10 @@ def shard_numbers(config: RolloutConfig, shards: Sequence[int]) -> list[int]:
     return [number for number in range(config.max_groups) if number % config.workers in shards]
 
 
-def groups_of_shard(config: RolloutConfig) -> int:
-    """Groups with reward variance that each worker looks for: its share, and a few more."""
-    share = config.groups / config.workers
-    return math.ceil(share + SPARE * math.sqrt(share))
-
-
 def sample_shard(worker: RolloutWorker, shard: int) -> pa.Table:
     """The episodes that worker `shard` plays, of 0 to `config.workers` - 1."""
-    config = worker.config
-    worker.config = _with_groups(config, groups_of_shard(config))
+    config, share = worker.config, worker.config.groups / worker.config.workers
+    worker.config = _with_groups(config, math.ceil(share + SPARE * math.sqrt(share)))
     return worker.play(shard_numbers(config, [shard]))[0]
 
 

@@ -77,7 +77,7 @@ def check_policy(
     if policy == "tiny":
         return {}
     if hub_names and hub.is_hub_name(policy):
-        folder, weights = hub.look(policy)
+        folder, weights = hub.fetch(policy, weights=False)
         known = check_checkpoint(folder, name=policy, weights=weights)
     elif named.is_remote(policy):
         folder, weights = named.look(policy, files)

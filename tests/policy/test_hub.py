@@ -157,7 +157,7 @@ def test_a_policy_from_the_hub_is_its_checkpoint(hub: Hub, python: Python, tmp_p
     assert sum(asked == "GET model.safetensors" for asked in hub.asked) == 1
     assert not any("bin" in asked or "original" in asked or "README" in asked for asked in hub.asked)
 
-    again = "from tasks.policy.hub import fetch\nprint(fetch('people/whole@v1'))"
+    again = "from tasks.policy.hub import fetch\nprint(fetch('people/whole@v1', weights=True)[0])"
     for settings in ({"HF_HUB_OFFLINE": "1"}, {}):  # again without a network, by the user's wish or not
         done = python(again, hub.endpoint if settings else "http://127.0.0.1:9", **settings)
         assert done.returncode == 0, done.stderr
