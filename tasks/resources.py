@@ -37,7 +37,7 @@ Quantity = Annotated[str, Field(pattern=f"^{QUANTITY}$", json_schema_extra=IN_WO
 
 
 class Pod(Settings):
-    """What one pod gets. Retries are for lost pods: a stage that raises an error ends the run at once."""
+    """What one pod gets; docs/cluster.md says what Flyte makes of it."""
 
     image: Image
     cpu: Quantity
@@ -49,13 +49,14 @@ class Pod(Settings):
     gpu: AtLeast0 = 0
     """GPUs; training on more ranks than these has one for each, see `pod_of_ranks`."""
     accelerator: str = ""
-    """The cluster's name for a kind of GPU; "" takes any."""
+    """The label of a kind of GPU on the cluster's nodes; "" takes any."""
     shared_memory: Annotated[str, Field(pattern=f"^({QUANTITY})?$", json_schema_extra=IN_WORDS)] = ""
     """Of /dev/shm; "" leaves the 64 MiB that a container has."""
     retries: AtLeast0 = 3
-    """Further tries."""
-    timeout_minutes: AtLeast0 = 60
-    """Of one try; 0 sets no limit."""
+    """Further tries where memory runs out, a try takes too long or a pod is evicted. Lost pods have the cluster's own
+    limit, and a stage that raises an error ends the run at once."""
+    timeout_minutes: AtLeast0 = 360
+    """Of one try; 0 sets no limit. All tries and waits for a node may take twice as long together, so it is ample."""
     interruptible: Flag = False
     """May run on nodes that the cloud takes back."""
     sidecar: str | None = None
@@ -64,7 +65,7 @@ class Pod(Settings):
 
 # Sized by the estimates of tasks/policy/memory.py for Qwen2.5-1.5B, whose training wants a GPU of 80 GB; none of it has
 # been measured on a cluster.
-GPU: Any = {"gpu": 1, "accelerator": "nvidia-a100-80gb", "shared_memory": "16Gi"}
+GPU: Any = {"gpu": 1, "shared_memory": "16Gi"}
 
 
 class Roles(Settings, section=VARIABLE, source=VARIABLE):
@@ -76,10 +77,10 @@ class Roles(Settings, section=VARIABLE, source=VARIABLE):
     policy: Pod = Pod(image="training", cpu="4", mem="32Gi", disk="60Gi")
     """Brings policy 0; `tiny` is made by the trainer."""
     rollout: Pod = Pod(
-        image="rollout", cpu="8", mem="64Gi", disk="60Gi", timeout_minutes=120, interruptible=True, **GPU
+        image="rollout", cpu="8", mem="64Gi", disk="60Gi", timeout_minutes=720, interruptible=True, **GPU
     )
     """Also evaluates. What is lost with such a pod is sampled again, token for token."""
-    training: Pod = Pod(image="training", cpu="8", mem="96Gi", disk="200Gi", timeout_minutes=240, **GPU)
+    training: Pod = Pod(image="training", cpu="8", mem="96Gi", disk="200Gi", timeout_minutes=1440, **GPU)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -24,17 +24,16 @@ from tasks.stages import CACHE_VERSION
 
 ROOT = Path(__file__).parents[2]
 CHANGES = {"training": {"gpu": 2, "accelerator": "nvidia-h100", "mem": "300Gi"}, "rollout": {"retries": 9}}
-A100 = "nvidia-a100-80gb"
 # image, CPU, memory, disk, GPUs, their kind, shared memory, retries, timeout in s, interruptible
-CPU = ("cpu", "2", "8Gi", "20Gi", "", "", "", 3, 3600, False)
-ROLLOUT = ("rollout", "8", "64Gi", "60Gi", "1", A100, "16Gi", 3, 7200, True)
-TRAINING = ("training", "8", "96Gi", "200Gi", "1", A100, "16Gi", 3, 14400, False)
+CPU = ("cpu", "2", "8Gi", "20Gi", "", "", "", 3, 21600, False)
+ROLLOUT = ("rollout", "8", "64Gi", "60Gi", "1", "", "16Gi", 3, 43200, True)
+TRAINING = ("training", "8", "96Gi", "200Gi", "1", "", "16Gi", 3, 86400, False)
 CACHED = {
     "tasks.advantage.task.compute_advantages": CPU,
     "tasks.buffer.task.select_training_batch": CPU,
     "tasks.evaluation.task.compare_in_run": ROLLOUT,
     "tasks.evaluation.task.evaluate": ROLLOUT,
-    "tasks.policy.task.initial_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 3600, False),
+    "tasks.policy.task.initial_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 21600, False),
     "tasks.reference.task.score_reference": TRAINING,
     "tasks.rollout.task.join_rollout": ROLLOUT,
     "tasks.rollout.task.rollout": ROLLOUT,
@@ -172,7 +171,7 @@ def test_the_scheduled_plan_can_run_as_it_is(packaged: Packaged) -> None:
 
 
 def test_single_fields_are_changed_by_the_environment(changed: Templates) -> None:
-    training = ("training", "8", "300Gi", "200Gi", "2", "nvidia-h100", "16Gi", 3, 14400, False)
+    training = ("training", "8", "300Gi", "200Gi", "2", "nvidia-h100", "16Gi", 3, 86400, False)
     rollout = (*ROLLOUT[:7], 9, *ROLLOUT[8:])
     others = {TRAINING: training, ROLLOUT: rollout}
     wanted = {name: others.get(pod, pod) for name, pod in {**CACHED, **NEVER_CACHED}.items()}

@@ -172,7 +172,7 @@ def test_each_of_several_workers_has_it(tasks: Templates, tmp_path: Path) -> Non
     # The pod of a shard is a rollout's, but for the command; what Flyte 1.16 adds to each shard, the environment
     # variables with its number, it adds to every container of a pod.
     assert mapped.type == shard.type and mapped.config == shard.config and mapped.metadata == shard.metadata
-    assert mapped.extended_resources == shard.extended_resources and shard.extended_resources.gpu_accelerator.device
+    assert mapped.extended_resources == shard.extended_resources and shard.extended_resources.shared_memory.size_limit
     pods = [MessageToDict(template.k8s_pod) for template in (mapped, shard)]
     commands = [pod["podSpec"]["containers"][0].pop("args") for pod in pods]
     assert pods[0] == pods[1]
