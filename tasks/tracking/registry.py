@@ -12,8 +12,8 @@ import functools
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,7 @@ from tasks.json_records import Record
 from tasks.tracking.mlflow_store import check_reachable, client, is_away, one_process_at_a_time, sqlite_file
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+    from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 URI, DIGEST, CHAMPIONS, PROMOTION = "uri", "digest", "champions", "promotion"
@@ -58,6 +58,33 @@ class Version(Record):
     @property
     def name(self) -> str:
         return f"models:/{self.model}/{self.number}"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the registry; one that is not there has no versions.
+
+    Example: `Model("grpo-calculator", versions={7: Version(…), 6: Version(…)}, aliases={"champion": 6}, history=[6])`.
+    """
+
+    name: str
+    versions: Mapping[int, Version] = field(default_factory=dict)
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    history: Sequence[int] = ()  # versions that were champion, the present one last
+
+    @property
+    def champion(self) -> Version | None:
+        return self.versions.get(self.aliases.get(CHAMPION, 0))
+
+    def version(self, number: int, given: str) -> Version:
+        """A version; ValueError, which begins with what was `given`, where it is not there."""
+        if not self.versions:
+            none = f"the registry has no model {self.name}; allowed: a model that a run has registered"
+            raise ValueError(f"{given}, and {none}.")
+        if number not in self.versions:
+            newest = ", ".join(map(str, sorted(self.versions)[-10:]))
+            raise ValueError(f"{given}, and {self.name} has no version {number}; allowed: its versions ({newest}).")
+        return self.versions[number]
 
 
 def model_name(model: str | None, environment: str) -> str:
@@ -100,9 +127,8 @@ def register(uri: str, given: Candidate, exists: Exists | None = None) -> Versio
     model = given.model
     with one_process_at_a_time(uri):
         mlflow = client(uri)
-        if _model(uri, model) is None:
-            with contextlib.suppress(MlflowException):  # made by another process; any other reason shows below
-                mlflow.create_registered_model(model)
+        with contextlib.suppress(MlflowException):  # it is there already; any other reason shows below
+            mlflow.create_registered_model(model)
         condition = f" and tags.{DIGEST} = '{given.digest}'"
         if not (same := _search(uri, model, condition)):
             tags, source = {**given.tags, URI: given.uri, DIGEST: given.digest}, given.uri
@@ -133,17 +159,16 @@ def find(uri: str, policy: str) -> Version:
         raise ValueError(f'policy is "{policy}"; allowed in the registry: {ALLOWED}.')
     model, alias, given = asked["model"], asked["alias"], f'policy is "{policy}"'
     with _open(uri, model) as known:
-        known = _there(known, model, given)
-        if alias is not None and alias not in known.aliases:
+        if known.versions and alias is not None and alias not in known.aliases:
             named = ", ".join(f"models:/{model}@{name}" for name in sorted(known.aliases))
             raise ValueError(f"{given}, and no version is called so; allowed: {named or ALLOWED}.")
-        return _get(uri, model, int(asked["number"] if alias is None else known.aliases[alias]), given)
+        return known.version(int(asked["number"] or known.aliases.get(alias, 0)), given)
 
 
 def champion(uri: str, model: str) -> Version | None:
     """The version in use, None where there is none yet."""
     with _open(uri, model) as known:
-        return _champion(uri, known)
+        return known.champion
 
 
 def promote(uri: str, model: str, number: int, why: str, *, over: str | None = None) -> tuple[bool, str]:
@@ -156,16 +181,15 @@ def promote(uri: str, model: str, number: int, why: str, *, over: str | None = N
     Raises ValueError for a model or a version that is not there.
     """
     with _open(uri, model) as known:
-        known = _there(known, model)
-        _get(uri, model, number, f"version is {number}")
-        present, history = _champion(uri, known), _history(known)
+        known.version(number, f"version is {number}")
+        present, history = known.champion, list(known.history)
         if present and present.number != number and over is not None and present.digest != over:
             stays = f"version {present.number} of {model} stays champion, it became so meanwhile"
             return False, f"{stays}: version {number} was compared with another policy ({why})"
-        if present and history[-1:] != [present.number]:
-            history.append(present.number)  # an alias that was set elsewhere
-        if history[-1:] != [number]:
-            history.append(number)
+        # A present champion that the history lacks has its alias from elsewhere.
+        for champion in (present.number if present else number, number):
+            if history[-1:] != [champion]:
+                history.append(champion)
         _write_champions(uri, model, history)
         before = f"in the place of version {history[-2]}" if len(history) > 1 else "the first one"
         return True, f"version {number} of {model} is champion, {before}: {why}"
@@ -187,15 +211,13 @@ def demote(uri: str, model: str) -> tuple[int, str]:
     """Give the alias `champion` back to the version that had it before, or to none; which version lost it, and the
     sentence that says so, for `note`.
 
-    Raises ValueError for a model that is not there or has no champion.
+    Raises ValueError for a model without a champion.
     """
     with _open(uri, model) as known:
-        known = _there(known, model)
-        present = _champion(uri, known)
+        present = known.champion
         if present is None:
             raise ValueError(f'model is "{model}", which has no champion; allowed: a model that has one.')
-        there = {int(version.version) for version in _search(uri, model)}
-        history = [number for number in _history(known) if number in there]
+        history = [number for number in known.history if number in known.versions]
         while history[-1:] == [present.number]:
             history.pop()
         _write_champions(uri, model, history)
@@ -206,27 +228,19 @@ def demote(uri: str, model: str) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def _open(uri: str, model: str) -> "Iterator[RegisteredModel | None]":
-    """The model, None where there is none. The block has a SQLite file to itself; one that is not there is not made."""
+def _open(uri: str, model: str) -> Iterator[Model]:
+    """The model as it is. The block has a SQLite file to itself; one that is not there is not made."""
     database = sqlite_file(uri)
     if database is not None and not database.is_file():
-        yield None
+        yield Model(model)
         return
     check_reachable(uri)
     with one_process_at_a_time(uri):
-        yield _model(uri, model)
-
-
-def _there(known: "RegisteredModel | None", model: str, given: str = "") -> "RegisteredModel":
-    if known is None:
-        given, allowed = given or f'model is "{model}"', "a model that a run has registered"
-        raise ValueError(f"{given}, and the registry has no model {model}; allowed: {allowed}.")
-    return known
-
-
-def _model(uri: str, model: str) -> "RegisteredModel | None":
-    found = client(uri).search_registered_models(f"name = '{model}'", max_results=1)
-    return found[0] if found else None
+        found = client(uri).search_registered_models(f"name = '{model}'", max_results=1)
+        versions = {version.number: version for version in map(_version, _search(uri, model))}
+        aliases = {name: int(number) for known in found for name, number in known.aliases.items()}
+        history = [int(number) for known in found for number in known.tags.get(CHAMPIONS, "").split()]
+        yield Model(model, versions, aliases, history)
 
 
 def _search(uri: str, model: str, condition: str = "") -> "list[ModelVersion]":
@@ -238,23 +252,6 @@ def _version(found: "ModelVersion") -> Version:
     tags = found.tags  # a version that was made by hand has none of ours
     uri, digest = tags.get(URI) or found.source or "", tags.get(DIGEST, "")
     return Version(model=found.name, number=int(found.version), uri=uri, digest=digest)
-
-
-def _get(uri: str, model: str, number: int, given: str) -> Version:
-    there = {int(found.version): found for found in _search(uri, model)}
-    if number not in there:
-        newest = ", ".join(map(str, sorted(there)[-10:])) or "none yet"
-        raise ValueError(f"{given}, and {model} has no version {number}; allowed: its versions ({newest}).")
-    return _version(there[number])
-
-
-def _champion(uri: str, known: "RegisteredModel | None") -> Version | None:
-    number = known.aliases.get(CHAMPION) if known else None
-    return _version(client(uri).get_model_version(known.name, str(number))) if known and number else None
-
-
-def _history(known: "RegisteredModel") -> list[int]:
-    return [int(number) for number in known.tags.get(CHAMPIONS, "").split()]
 
 
 @_retried
