@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder, versions
@@ -98,14 +97,13 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
 
     A shard that raises leaves its reason as a tag of the MLflow run; where too many have, it raises RuntimeError.
     """
-    if not allowed_failures:
-        with stage(run):
-            yield
-        return
     use_scratch_folder()
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not allowed_failures or not isinstance(error, Exception):
+            _mark_failed(run, error)
+            raise
         failed, reason = 1, str(error) or type(error).__name__
         with contextlib.suppress(Exception):  # as in `_mark_failed`
             failed = mlflow_run.note_shard(run, name, shard, reason)
@@ -116,11 +114,9 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
         too_many = RuntimeError(f"{counts}. The last, shard {shard}: {reason}")
         _mark_failed(run, too_many)
         raise too_many from error
-    except BaseException as error:
-        _mark_failed(run, error)
-        raise
-    with contextlib.suppress(Exception):  # without MLflow the note of an earlier attempt stays
-        mlflow_run.note_shard(run, name, shard, "")
+    if allowed_failures:
+        with contextlib.suppress(Exception):  # without MLflow the note of an earlier attempt stays
+            mlflow_run.note_shard(run, name, shard, "")
 
 
 def write_metrics(
@@ -151,23 +147,21 @@ def read_metrics(folder: Path) -> dict[str, float]:
 def show_iteration(run: Run, version: int, metrics: Mapping[str, float]) -> None:
     """Print the console's line for the iteration that made policy `version`."""
     evaluated, seconds = last_evaluation(run, version), metrics["time/iteration_s"]
-    console.iteration_line(
-        version=version,
-        iterations=run.iterations,
-        reward=metrics["rollout/raw_reward"],
-        evaluated=evaluated and (evaluated[0], evaluated[1]["reward"]["mean"]),
-        kl=metrics.get("train/kl", 0.0),
-        entropy=metrics.get("train/entropy", 0.0),
-        episodes_per_second=metrics["rollout/episodes_per_s"],
-        seconds=seconds,
-        seconds_left=console.pace.seconds_left(version, run.iterations, seconds),
+    known = f"  evaluated {evaluated[1]:+.3f} at {evaluated[0]}" if evaluated else ""
+    left = console.clock(console.pace.seconds_left(version, run.iterations, seconds))
+    console.stage(
+        f"policy {version:>{len(str(run.iterations))}}/{run.iterations}",
+        f"  reward {metrics['rollout/raw_reward']:+.3f}{known}  KL {metrics.get('train/kl', 0.0):.4f}"
+        f"  entropy {metrics.get('train/entropy', 0.0):.3f}",
+        (f"  {metrics['rollout/episodes_per_s']:>5,.0f} episodes/s {seconds:>6.1f} s  left {left}", "dim"),
+        style="bold cyan",
     )
 
 
-def last_evaluation(run: Run, version: int) -> tuple[int, dict[str, Any]] | None:
-    """The newest policy below `version` with an evaluation in the run's folder, and its evaluation.json; on a cluster
-    the evaluations are on other machines."""
+def last_evaluation(run: Run, version: int) -> tuple[int, float] | None:
+    """The newest policy below `version` with an evaluation in the run's folder, and its mean reward; on a cluster the
+    evaluations are on other machines."""
     for folder in reversed(versions(run_folder(run.name) / "evaluations")):
         if int(folder.name) < version and (folder / "evaluation.json").is_file():
-            return int(folder.name), json.loads((folder / "evaluation.json").read_text())
+            return int(folder.name), json.loads((folder / "evaluation.json").read_text())["reward"]["mean"]
     return None

@@ -129,6 +129,6 @@ def test_the_last_evaluation_below_a_version(run: Run) -> None:
         folder.mkdir(parents=True)
         (folder / "evaluation.json").write_text(json.dumps({"reward": {"mean": version / 100, "ci95": 0.02}}))
     stage_folder(run, "evaluations", 9).mkdir()  # one that is not an evaluation yet
-    assert last_evaluation(run, 16) == (8, {"reward": {"mean": 0.08, "ci95": 0.02}})
-    assert last_evaluation(run, 17) == (16, {"reward": {"mean": 0.16, "ci95": 0.02}})
+    assert last_evaluation(run, 16) == (8, 0.08)
+    assert last_evaluation(run, 17) == (16, 0.16)
     assert last_evaluation(run, 0) is None

@@ -14,7 +14,7 @@ from typing import Any
 from tasks.config import GrpoConfig, Run
 from tasks.environments.interface import EnvironmentSpec
 from tasks.evaluation.records import Evaluation
-from tasks.evaluation.table import cell, display_name, headlines, minus, parts_table, results_table
+from tasks.evaluation.table import cell, display_name, headlines, minus, results_table
 from tasks.evaluation.tracked import Origin
 from tasks.policy.checkpoint import Manifest
 from tasks.settings import flat
@@ -48,7 +48,7 @@ def report_page(
     did not answer: then the page has no commit, versions and inputs."""
     first, last = evaluations[0], evaluations[-1]
     ends = {f"before (policy {first.policy_version})": first, f"after (policy {last.policy_version})": last}
-    columns, rows = results_table(spec, ends, last.baselines)
+    columns, rows, parts = results_table(spec, ends, last.baselines)
     table = results_table(spec, {str(place): found for place, found in enumerate(evaluations)})[1]
     versions = ["policy", *(str(found.policy_version) for found in evaluations)]
     before = ["episodes played", *(f"{episodes:,}" for episodes in played)]
@@ -59,7 +59,7 @@ def report_page(
         cards=_cards(spec, first, last),
         columns=columns,
         rows=rows,
-        parts=parts_table(spec, ends, last.baselines),
+        parts=parts,
         pictures=pictures,
         last=last,
         evaluations=list(zip(versions, before, *table, strict=True)),  # a row an evaluation
@@ -71,9 +71,8 @@ def report_page(
 def evaluation_page(spec: EnvironmentSpec, evaluation: Evaluation, pictures: Sequence[Picture]) -> str:
     """The page of one evaluation."""
     baselines = {display_name(name): found for name, found in evaluation.baselines.items()}
-    policies = {"policy": evaluation, **baselines}
-    columns, rows = results_table(spec, policies)
-    title, parts = f"Evaluation of policy {evaluation.policy_version}", parts_table(spec, policies)
+    columns, rows, parts = results_table(spec, {"policy": evaluation, **baselines})
+    title = f"Evaluation of policy {evaluation.policy_version}"
     return _page(title=title, columns=columns, rows=rows, parts=parts, pictures=pictures, last=evaluation)
 
 

@@ -35,20 +35,10 @@ class Theme:
     palette: tuple[str, ...]
 
 
-LIGHT = Theme(
-    ground="#FFFFFF",
-    ink="#1F2328",
-    faint="#6E7781",
-    neutral="#C9CED6",
-    palette=("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"),
-)
-DARK = Theme(
-    ground="#0D1117",
-    ink="#E6EDF3",
-    faint="#8B949E",
-    neutral="#343B45",
-    palette=("#56B4E9", "#E69F00", "#2DBE92", "#CC79A7", "#3E8FC7", "#F0793A", "#F0E442", "#999999"),
-)
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+LIGHT = Theme("#FFFFFF", "#1F2328", "#6E7781", "#C9CED6", PALETTE)
+BRIGHT = ("#56B4E9", "#E69F00", "#2DBE92", "#CC79A7", "#3E8FC7", "#F0793A", "#F0E442", "#999999")
+DARK = Theme("#0D1117", "#E6EDF3", "#8B949E", "#343B45", BRIGHT)
 AXES_POINTS, LABEL_POINTS = 290, 14  # heights of the learning curve and of a label in it, about
 STAGES = ("rollout", "reference", "train", "overhead")
 SEEN = 0.1  # the share of invalid and truncated episodes above which they have a panel
@@ -78,18 +68,17 @@ def learning_curve(
     with figure_of((10, 7.2 if seen else 5.6), title, theme) as figure:
         if seen:
             axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-            _unusable_share(below, trained, unusable, theme)
+            below.plot(trained, unusable, color=theme.palette[5], linewidth=2)
+            _percent(below, "share")
+            first_last = f"at first {unusable[0]:.1%}, at last {unusable[-1]:.1%}"
+            _finish(below, theme, f"invalid or truncated: {first_last}", theme.palette[5])
         else:
             axes = below = figure.subplots()
         if history:
             rewards = [iteration.raw_reward for iteration in history]
             label = "training episodes, sampled"
             axes.plot(trained, rewards, color=theme.palette[1], alpha=0.8, linewidth=1.2, label=label)
-        played = [played / 1000 for played, _ in points]
-        low, high = ([found.mean + sign * found.ci95 for _, found in points] for sign in (-1, 1))
-        axes.fill_between(played, low, high, color=theme.palette[0], alpha=0.2, linewidth=0, label="95 % confidence")
-        rewards = [found.mean for _, found in points]
-        axes.plot(played, rewards, color=theme.palette[0], linewidth=2.4, marker="o", label="test tasks, greedy")
+        _curve(axes, points, theme.palette[0], "test tasks, greedy", "95 % confidence")
         for value in baselines.values():
             axes.axhline(value, color=theme.faint, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1)
         _name_lines(axes, baselines)
@@ -105,18 +94,22 @@ def part_curves(parts: Mapping[str, Sequence[tuple[int, Mean]]], title: str, the
     with figure_of((10, 4.8), title, theme) as figure:
         axes = figure.subplots()
         for colour, (part, points) in zip(theme.palette, parts.items(), strict=False):
-            played = [played / 1000 for played, _ in points]
-            low, high = ([found.mean + sign * found.ci95 for _, found in points] for sign in (-1, 1))
-            axes.fill_between(played, low, high, color=colour, alpha=0.15, linewidth=0)
-            rewards = [found.mean for _, found in points]
-            axes.plot(
-                played, rewards, color=colour, linewidth=2.2, marker="o", label=minus(f"{part}  {rewards[-1]:+.2f}")
-            )
+            _curve(axes, points, colour, minus(f"{part}  {points[-1][1].mean:+.2f}"))
         _finish(axes, theme)
         axes.set_xlabel("episodes played, thousands")
         axes.set_ylabel("expected reward")
         axes.legend(title="at last", **BESIDE)
     return figure
+
+
+def _curve(
+    axes: Axes, points: Sequence[tuple[int, Mean]], colour: str, label: str, band_label: str | None = None
+) -> None:
+    """Rewards with their 95 % band."""
+    played, found = [played / 1000 for played, _ in points], [reward for _, reward in points]
+    low, high = ([reward.mean + sign * reward.ci95 for reward in found] for sign in (-1, 1))
+    axes.fill_between(played, low, high, color=colour, alpha=0.2, linewidth=0, label=band_label)
+    axes.plot(played, [reward.mean for reward in found], color=colour, linewidth=2.4, marker="o", label=label)
 
 
 def _name_lines(axes: Axes, lines: Mapping[str, float]) -> None:
@@ -135,13 +128,6 @@ def _name_lines(axes: Axes, lines: Mapping[str, float]) -> None:
             va="center",
             fontsize=11,
         )
-
-
-def _unusable_share(axes: Axes, played: Sequence[float], shares: Sequence[float], theme: Theme) -> None:
-    axes.plot(played, shares, color=theme.palette[5], linewidth=2)
-    _percent(axes)
-    axes.set_ylabel("share")
-    _finish(axes, theme, f"invalid or truncated: at first {shares[0]:.1%}, at last {shares[-1]:.1%}", theme.palette[5])
 
 
 def stage_times(history: Sequence[Iteration], title: str, theme: Theme = LIGHT) -> Figure:
@@ -218,8 +204,7 @@ def _shares(axes: Axes, versions: Sequence[int], shares: Mapping[str, np.ndarray
     last = {name: "<1%" if 0 < share[-1] < 0.005 else f"{share[-1]:.0%}" for name, share in shares.items()}
     named = {minus(f"{name}  {last[name]}"): share for name, share in shares.items()}
     _bars(axes, versions, named, colours, "at last")
-    _percent(axes)
-    axes.set_ylabel("share of episodes")
+    _percent(axes, "share of episodes")
 
 
 def _bars(
@@ -280,6 +265,7 @@ def _finish(axes: Axes, theme: Theme, title: str = "", colour: str | None = None
     axes.set_axisbelow(True)
 
 
-def _percent(axes: Axes) -> None:
+def _percent(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))

@@ -4,7 +4,6 @@ whole run."""
 import json
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,18 @@ from matplotlib.figure import Figure
 from tasks.config import RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec
+from tasks.evaluation import pictures as drawn
 from tasks.evaluation.evaluate import TaskSet, evaluate_policy
 from tasks.evaluation.page import Picture, report_page
-from tasks.evaluation.pictures import (
-    DARK,
-    LIGHT,
-    Theme,
-    distributions,
-    learning_curve,
-    part_curves,
-    png,
-    stage_times,
-)
+from tasks.evaluation.pictures import DARK, LIGHT, png
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
-from tasks.evaluation.table import FEW_PARTS, display_name, headline_text, headlines, parts_table, results_table
+from tasks.evaluation.table import FEW_PARTS, display_name, headline_text, headlines, results_table
 from tasks.evaluation.tracked import description, origin_of
 from tasks.folders import atomic_directory, display_path, run_folder
 from tasks.history import Iteration, episodes_before, read_history
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
-from tasks.tracking import console, mlflow_run
+from tasks.tracking import console, outbox
 
 PICTURES, REPORT, SUMMARY = "pictures", "report.html", "summary.json"
 
@@ -65,27 +56,25 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, uri: str, iter
     about = {
         "iterations": iterations,
         "episodes": episodes,
-        "seconds": round(mlflow_run.seconds_since_start(run), 1),
+        "seconds": round(time.time() - run.started, 1),
         "mlflow_run_id": run.mlflow_run_id,
         "policy": uri,
     }
     path = folder / SUMMARY
     path.write_text(json.dumps(about | summary(spec, first, last, episodes), indent=1) + "\n")
     manifest, origin = read_manifest(policy), origin_of(run)
-    mlflow_run.describe(run, description(run, spec, found, episodes, manifest, uri, origin))
+    described = {"mlflow.note.content": description(run, spec, found, episodes, manifest, uri, origin)}
+    outbox.send(run, tags=described)  # shown at the top of the run's page
     page = report_page(run, spec, found, played, [*pictures.values()], manifest, origin, time.time())
     (folder / REPORT).write_text(page)
     for name in (SUMMARY, REPORT):
-        mlflow_run.log_file(run, folder / name)
+        outbox.send(run, file=str(folder / name))
     for name in pictures:
-        mlflow_run.log_file(run, folder / PICTURES / f"{name}.png", PICTURES)
-    mlflow_run.finish(run)
+        outbox.send(run, file=str(folder / PICTURES / f"{name}.png"), folder=PICTURES)
+    outbox.send(run, status="FINISHED")
     below = {"policy": display_path(policy), "report": display_path(folder / REPORT), "curves": "make ui"}
-    ends = {"before": first, "after": last}
-    columns, rows = results_table(spec, ends, last.baselines)
-    if len(last.parts) <= FEW_PARTS:
-        rows += parts_table(spec, ends, last.baselines)
-    console.table(columns, rows, below)
+    columns, rows, parts = results_table(spec, {"before": first, "after": last}, last.baselines)
+    console.table(columns, rows + parts if len(last.parts) <= FEW_PARTS else rows, below)
     return path
 
 
@@ -114,38 +103,29 @@ def draw(
     points = list(zip(played, (evaluation.reward for evaluation in evaluations), strict=True))
     baselines = {display_name(name): results.reward.mean for name, results in last.baselines.items()}
     note = f"policy {last.policy_version}: {headline_text(headlines(spec), last, ', ')}"
-    own = f"{run.name}: policy {last.policy_version}"
 
-    def picture(caption: str, drawn: Callable[[Theme], Figure]) -> Picture:
-        return Picture(caption, png(drawn(LIGHT)), png(drawn(DARK)))
+    pictures: dict[str, Picture] = {}
+
+    def add(name: str, caption: str, figure: Callable[..., Figure], *given: Any) -> None:
+        pictures[name] = Picture(caption, *(png(figure(*given, theme)) for theme in (LIGHT, DARK)))
 
     parts = {
         part: [(at, of.parts[part].reward) for at, of in zip(played, evaluations, strict=True) if part in of.parts]
         for part in last.parts
     }
-    curve = partial(learning_curve, points, baselines, f"{run.name}: learning {run.environment}", note, history)
-    shown = "test tasks with their 95 % band, the episodes of the training"
-    return {
-        "learning_curve": picture(
-            f"Expected reward against episodes played: {shown}{', and the baselines' if baselines else ''}.", curve
-        ),
-        **(
-            {
-                "parts": picture(
-                    "Expected reward on the test tasks of each part of the environment, with its 95 % band.",
-                    partial(part_curves, parts, f"{run.name}: learning each part"),
-                )
-            }
-            if 1 < len(parts) <= FEW_PARTS
-            else {}
-        ),
-        "distributions": picture(
-            "What the episodes of the training were like, for each policy version.",
-            partial(distributions, history, "What the episodes were like"),
-        ),
-        "stage_times": picture(
-            "Seconds of each iteration by stage, evaluations left out.",
-            partial(stage_times, history, "Where the time goes"),
-        ),
-        **{figure.name: picture(figure.caption, partial(figure.draw, last.details, own)) for figure in spec.figures},
-    }
+    title, shown = (
+        f"{run.name}: learning {run.environment}",
+        "test tasks with their 95 % band, the episodes of the training",
+    )
+    caption = f"Expected reward against episodes played: {shown}{', and the baselines' if baselines else ''}."
+    add("learning_curve", caption, drawn.learning_curve, points, baselines, title, note, history)
+    if 1 < len(parts) <= FEW_PARTS:
+        caption = "Expected reward on the test tasks of each part of the environment, with its 95 % band."
+        add("parts", caption, drawn.part_curves, parts, f"{run.name}: learning each part")
+    caption = "What the episodes of the training were like, for each policy version."
+    add("distributions", caption, drawn.distributions, history, "What the episodes were like")
+    caption = "Seconds of each iteration by stage, evaluations left out."
+    add("stage_times", caption, drawn.stage_times, history, "Where the time goes")
+    for figure in spec.figures:
+        add(figure.name, figure.caption, figure.draw, last.details, f"{run.name}: policy {last.policy_version}")
+    return pictures

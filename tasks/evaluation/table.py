@@ -12,10 +12,10 @@ SAMPLED = Metric("sampled_reward", "  sampled, not greedy", "+.3f")
 FEW_PARTS = 8  # at most that all metrics of each are shown, also in the console
 
 
-def cell(metric: Metric, results: Results, *, interval: bool = True) -> str:
+def cell(metric: Metric, results: Results | None, *, interval: bool = True) -> str:
     """A mean in the metric's format, with its interval: `+0.710 ±0.020`; "-" where there is none."""
     own = metric in (REWARD, SAMPLED)
-    found = getattr(results, metric.key, None) if own else results.metrics.get(metric.key)
+    found = getattr(results, metric.key, None) if own else results and results.metrics.get(metric.key)
     if found is None:
         return "-"
     number = format(found.mean, metric.format)
@@ -48,45 +48,33 @@ def ended_badly(results: Sequence[Results]) -> list[Metric]:
     return [metric for metric in BUILT_IN if metric.key in {"invalid", *seen}]
 
 
-def parts_table(
-    spec: EnvironmentSpec, policies: Mapping[str, Results], baselines: Mapping[str, Results] | None = None
-) -> list[list[str]]:
-    """Rows for each part of the environment, in the columns of `results_table`: its reward, then what else it has."""
-    everybody = [*policies.values(), *(baselines or {}).values()]
-    parts = dict.fromkeys(part for found in everybody for part in found.parts)
-    metrics = spec.metrics if len(parts) <= FEW_PARTS else headlines(spec)[1:]
-    rows = []
-    for part in parts:
-        of_part = [found.parts.get(part) for found in everybody]
-
-        def row(metric: Metric, label: str, of: Sequence[Results | None] = of_part) -> list[str]:
-            shown = [cell(metric, found, interval=i < len(policies)) if found else "-" for i, found in enumerate(of)]
-            return [label, *shown]
-
-        known = [metric for metric in metrics if any(metric.key in found.metrics for found in of_part if found)]
-        rows += [row(REWARD, part), *(row(metric, f"  {metric.label}") for metric in known)]
-        passed = [found.pass_at if found else {} for found in of_part]
-        for k in max(passed, key=len):
-            rows.append([f"  pass@{k}, sampled", *(format(of[k], ".1%") if k in of else "-" for of in passed)])
-    return rows
-
-
 def results_table(
     spec: EnvironmentSpec, policies: Mapping[str, Results], baselines: Mapping[str, Results] | None = None
-) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and rows of a label and a cell for each: `policies` with intervals, then `baselines`
-    without."""
+) -> tuple[list[str], list[list[str]], list[list[str]]]:
+    """The names of the columns; rows of a label and a cell for each: `policies` with intervals, then `baselines`
+    without; and further rows for each part of the environment: its reward, then what else it has."""
     others = {display_name(name): found for name, found in (baselines or {}).items()}
     everybody = [*policies.values(), *others.values()]
 
-    def row(metric: Metric) -> list[str]:
-        return [metric.label, *(cell(metric, found, interval=i < len(policies)) for i, found in enumerate(everybody))]
+    def row(label: str, metric: Metric, of: Sequence[Results | None] = everybody) -> list[str]:
+        return [label, *(cell(metric, found, interval=i < len(policies)) for i, found in enumerate(of))]
 
-    chances = [found.pass_at for found in everybody]
-    passed = [
+    sampled = [row(SAMPLED.label, SAMPLED)] if any(isinstance(found, Evaluation) for found in everybody) else []
+    measured = [row(metric.label, metric) for metric in (*spec.metrics, *ended_badly(everybody))]
+    rows = [row(REWARD.label, REWARD), *sampled, *_chances(everybody), *measured]
+    part_rows, parts = [], dict.fromkeys(part for found in everybody for part in found.parts)
+    metrics = spec.metrics if len(parts) <= FEW_PARTS else headlines(spec)[1:]
+    for part in parts:
+        of = [found.parts.get(part) for found in everybody]
+        known = [metric for metric in metrics if any(metric.key in found.metrics for found in of if found)]
+        part_rows += [row(part, REWARD, of), *(row(f"  {metric.label}", metric, of) for metric in known), *_chances(of)]
+    return [*policies, *others], rows, part_rows
+
+
+def _chances(of: Sequence[Results | None]) -> list[list[str]]:
+    """A row for each k of pass@k."""
+    chances = [found.pass_at if found else {} for found in of]
+    return [
         [f"  pass@{k}, sampled", *(format(found[k], ".1%") if k in found else "-" for found in chances)]
         for k in max(chances, key=len)
     ]
-    sampled = [row(SAMPLED)] if any(isinstance(found, Evaluation) for found in everybody) else []
-    measured = [row(metric) for metric in (*spec.metrics, *ended_badly(everybody))]
-    return [*policies, *others], [row(REWARD), *sampled, *passed, *measured]

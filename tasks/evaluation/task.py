@@ -15,15 +15,7 @@ from tasks.config import EvaluationConfig, GrpoConfig, RolloutConfig, Run, requi
 from tasks.evaluation.compare import check_tasks, compare_into
 from tasks.evaluation.evaluate import TaskSet
 from tasks.evaluation.page import Picture, evaluation_page, framed
-from tasks.evaluation.table import (
-    FEW_PARTS,
-    REWARD,
-    ended_badly,
-    headline_text,
-    headlines,
-    parts_table,
-    results_table,
-)
+from tasks.evaluation.table import FEW_PARTS, REWARD, ended_badly, headline_text, headlines, results_table
 from tasks.evaluation.tracked import candidate, flat_metrics
 from tasks.folders import RUNS, display_path, use_scratch_folder
 from tasks.policy.checkpoint import import_checkpoint, read_manifest
@@ -51,14 +43,14 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
         with console.bar(f"evaluation of policy {version}", "episodes") as progress:
             found = evaluate_into(folder, weights, config.rollout, task_set, progress)
         if version == 0:
-            mlflow_run.log_tags(run, library_versions())  # on a cluster `create_run` ran in another image
+            outbox.send(run, tags=library_versions())  # on a cluster `create_run` ran in another image
         spec, pictures = task_set.spec(config.rollout), []
         for figure in spec.figures:
             path = folder / f"{figure.name}.png"
             pictures.append(Picture(figure.caption, path.read_bytes()))
-            mlflow_run.log_file(run, path, f"evaluations/{version:05d}")
+            outbox.send(run, file=str(path), folder=f"evaluations/{version:05d}")
         made = candidate(run, config, weights, str(policy.remote_source or policy.path), found)
-        mlflow_run.register_policy(run, made, _files().exists)
+        outbox.send(run, policy=made, exists=_files().exists)
         s.result, s.metrics = folder, flat_metrics(found)
         numbers = headline_text([*headlines(spec), *ended_badly([found])], found)
         console.stage(f"evaluation of policy {version}", f"  {numbers}", style="bold green")
@@ -81,7 +73,7 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     with stage(run, "report"):
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
         outbox.flush_pending(run, [*folders, last], _files().exists)
-        mlflow_run.log_tags(run, {"policy.digest": read_manifest(last).digest})
+        outbox.send(run, tags={"policy.digest": read_manifest(last).digest})
         uri = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, uri, iterations)
         mlflow_run.log_metrics(run, stage_seconds(), iterations)
@@ -106,9 +98,8 @@ def evaluate_once(
     task_set = TaskSet(environment, tasks, seed, environment_url)
     with console.bar("evaluation", "episodes") as progress:
         found = evaluate_into(folder, source, config, task_set, progress)
-    given = (task_set.spec(config), {"policy": found}, found.baselines)
-    columns, rows = results_table(*given)
-    console.table(columns, rows + parts_table(*given), {"details": display_path(folder)})
+    columns, rows, parts = results_table(task_set.spec(config), {"policy": found}, found.baselines)
+    console.table(columns, rows + parts, {"details": display_path(folder)})
     return FlyteDirectory(str(folder))
 
 
@@ -124,9 +115,8 @@ def compare_once(
     task_set = TaskSet(environment, tasks, seed, environment_url)
     found = compare_into(folder, first, second, config, task_set)
     below = {"difference": found.in_words, "details": display_path(folder)}
-    given = (task_set.spec(config), found.results, found.baselines)
-    columns, rows = results_table(*given)
-    console.table(columns, rows + parts_table(*given), below)
+    columns, rows, parts = results_table(task_set.spec(config), found.results, found.baselines)
+    console.table(columns, rows + parts, below)
     return FlyteDirectory(str(folder))
 
 

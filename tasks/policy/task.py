@@ -36,7 +36,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
         folder = stage_folder(run, "policies", 0)
         manifest = import_checkpoint(source, folder)
         record_initial(run, folder, run.policy, source, manifest)
-        mlflow_run.log_tags(run, {"policy.initial_digest": manifest.digest, **library_versions()})
+        outbox.send(run, tags={"policy.initial_digest": manifest.digest, **library_versions()})
         mlflow_run.log_metrics(run, stage_seconds(), 0)
         outbox.save_pending(run, folder)
     return FlyteDirectory(str(folder))

@@ -19,6 +19,7 @@ from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
 from tasks.settings import flat, require
 from tasks.tracking import mlflow_run
+from tasks.tracking.mlflow_store import client
 from tasks.tracking.provenance import EXECUTION
 
 Config = TypeVar("Config", GrpoConfig, RolloutConfig)
@@ -182,7 +183,7 @@ def open_run(
         **{key: inputs[key] for key in ("seed", "environment", "environment_url", "iterations")},
         mlflow_run_id=run_id,
         tracking_uri=uri,
-        started=mlflow_run.start_time(uri, run_id),
+        started=client(uri).get_run(run_id).info.start_time / 1000,
         policy=source.uri,
         given=given.on_one_rank(),
     )

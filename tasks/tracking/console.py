@@ -90,31 +90,6 @@ def seconds_here(started: float, worked: float, *, here: bool) -> float:
     return max(worked, min(wall, time.monotonic() - STARTED)) if here else wall
 
 
-def iteration_line(
-    *,
-    version: int,
-    iterations: int,
-    reward: float,
-    evaluated: tuple[int, float] | None,
-    kl: float,
-    entropy: float,
-    episodes_per_second: float,
-    seconds: float,
-    seconds_left: float,
-) -> None:
-    """One line an iteration: `version` is the policy it made, `reward` the mean of the episodes it was trained on.
-
-    `evaluated` is the newest policy with an evaluation, and its mean reward; None where this process knows of none.
-    """
-    known = "" if evaluated is None else f"  evaluated {evaluated[1]:+.3f} at {evaluated[0]}"
-    stage(
-        f"policy {version:>{len(str(iterations))}}/{iterations}",
-        f"  reward {reward:+.3f}{known}  KL {kl:.4f}  entropy {entropy:.3f}",
-        (f"  {episodes_per_second:>5,.0f} episodes/s {seconds:>6.1f} s  left {clock(seconds_left)}", "dim"),
-        style="bold cyan",
-    )
-
-
 def lines(texts: Iterable[Text]) -> None:
     """Print a few lines of their own."""
     for text in texts:

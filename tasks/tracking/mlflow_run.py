@@ -1,23 +1,21 @@
 """One MLflow run for each training; its id is passed from stage to stage in `Run`.
 
-    create_run, open_run ─► run id ─► each stage: log_metrics(step = policy version), log_file ─► finish, fail
+    create_run, open_run ─► run id ─► each stage: log_metrics(step = policy version), outbox.send ─► the report, or fail
 
 A training that is resumed, or whose tasks are retried, finds its run again by a tag, and continues its curves. What a
-stage logs goes through `outbox.py`: a server that is away during a training delays nothing.
+stage logs goes through `outbox.py`: a server that is away during a training delays nothing. MLflow itself shortens tags
+that are too long for it.
 """
 
 import json
 import math
-import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from tasks.config import Run
 from tasks.tracking import outbox
 from tasks.tracking.mlflow_store import check_reachable, client, experiment, one_process_at_a_time
 from tasks.tracking.mlflow_store import tracking_uri as tracking_uri
 from tasks.tracking.provenance import git_state, library_versions, started_by
-from tasks.tracking.registry import Candidate, Exists
 
 TOKEN_TAG = "grpo.token"
 FAILURE_TAG = "failure"
@@ -35,10 +33,10 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
     Raises ValueError, within 15 s, for a store that cannot be used.
     """
     from mlflow.entities import Param, RunTag
-    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
+    from mlflow.utils.validation import MAX_PARAMS_TAGS_PER_BATCH
 
     check_reachable(uri)
-    given = {key: _cut(str(value), MAX_PARAM_VAL_LENGTH) for key, value in parameters.items()}
+    given = {key: _cut(str(value)) for key, value in parameters.items()}
     with one_process_at_a_time(uri):
         mlflow, home = client(uri), experiment(uri)
         found = mlflow.search_runs([home], f"tags.`{TOKEN_TAG}` = '{token}'", max_results=1)
@@ -49,7 +47,7 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
             mlflow.delete_tag(run_id, FAILURE_TAG)
         changed = {f"resumed.{key}": value for key, value in given.items() if known.get(key, value) != value}
         tags = {**started_by(), **tags, **git_state(), **library_versions(), **changed}
-        mlflow.log_batch(run_id, tags=[RunTag(key, _fitting(value)) for key, value in tags.items()])
+        mlflow.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         new = [Param(key, value) for key, value in given.items() if key not in known]
         for start in range(0, len(new), MAX_PARAMS_TAGS_PER_BATCH):
             mlflow.log_batch(run_id, params=new[start : start + MAX_PARAMS_TAGS_PER_BATCH])
@@ -60,16 +58,6 @@ def keep_config(uri: str, run_id: str, config: Mapping[str, object]) -> None:
     """Keep all settings as the run's artifact config.json, which `--config` takes again."""
     if all(kept.path != CONFIG for kept in client(uri).list_artifacts(run_id)):
         client(uri).log_text(run_id, json.dumps(config, indent=1) + "\n", CONFIG)
-
-
-def start_time(uri: str, run_id: str) -> float:
-    """When the run was first opened, seconds since 1970."""
-    return client(uri).get_run(run_id).info.start_time / 1000
-
-
-def seconds_since_start(run: Run) -> float:
-    """Seconds since the run was first opened, pauses between a kill and a resume included."""
-    return time.time() - run.started
 
 
 def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
@@ -84,34 +72,9 @@ def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
     outbox.send(run, step=step, metrics=finite)
 
 
-def log_tags(run: Run, tags: Mapping[str, str]) -> None:
-    """Set tags of the run."""
-    outbox.send(run, tags=dict(tags))
-
-
-def describe(run: Run, markdown: str) -> None:
-    """Write the description at the top of the run's page."""
-    log_tags(run, {"mlflow.note.content": _fitting(markdown)})
-
-
-def log_file(run: Run, path: Path, folder: str = "") -> None:
-    """Copy a file, which must stay where it is until the stage ends, into a folder of the run's artifacts."""
-    outbox.send(run, file=str(path), folder=folder)
-
-
-def register_policy(run: Run, policy: Candidate, exists: Exists | None = None) -> None:
-    """Make the policy a version in the model registry; `exists` as in `registry.register`."""
-    outbox.send(run, policy=policy, exists=exists)
-
-
-def finish(run: Run) -> None:
-    """Mark the run FINISHED."""
-    outbox.send(run, status="FINISHED")
-
-
 def fail(uri: str, run_id: str, reason: str) -> None:
     """Mark a run FAILED; its tag `failure` says why."""
-    client(uri).set_tag(run_id, FAILURE_TAG, _fitting(reason))
+    client(uri).set_tag(run_id, FAILURE_TAG, reason)
     client(uri).set_terminated(run_id, "FAILED")
 
 
@@ -122,20 +85,14 @@ def note_shard(run: Run, stage: str, shard: int, lost: str) -> int:
     """
     mlflow, run_id, prefix = client(run.tracking_uri), run.mlflow_run_id, f"lost.{stage.replace(' ', '.')}."
     if lost:
-        mlflow.set_tag(run_id, f"{prefix}{shard}", _fitting(lost))
-    tags = {tag for tag in mlflow.get_run(run_id).data.tags if tag.startswith(prefix)}
-    if not lost and f"{prefix}{shard}" in tags:
+        mlflow.set_tag(run_id, f"{prefix}{shard}", lost)
+    elif f"{prefix}{shard}" in mlflow.get_run(run_id).data.tags:
         mlflow.delete_tag(run_id, f"{prefix}{shard}")
-        tags.remove(f"{prefix}{shard}")
-    return len(tags)
+    return sum(tag.startswith(prefix) for tag in mlflow.get_run(run_id).data.tags)
 
 
-def _fitting(tag: str) -> str:
-    from mlflow.utils.validation import MAX_TAG_VAL_LENGTH
+def _cut(value: str) -> str:
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH as LIMIT
 
-    return _cut(tag, MAX_TAG_VAL_LENGTH)
-
-
-def _cut(value: str, limit: int) -> str:
     note = f"… (cut, {len(value):,} characters)"
-    return value if len(value) <= limit else value[: limit - len(note)] + note
+    return value if len(value) <= LIMIT else value[: LIMIT - len(note)] + note

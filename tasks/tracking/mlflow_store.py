@@ -6,21 +6,19 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.folders import RUNS
 from tasks.settings import require
 from tasks.time_limit import within
-from tasks.tracking import console
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 EXPERIMENT = "grpo"
 PROBE_SECONDS = 10.0  # in which a server must answer before a training
-PATIENCE = 5.0  # seconds for what is useful in MLflow but not needed
 PAUSE_SECONDS = 60.0  # in which a server that did not answer is not asked again
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 ALLOWED = "http(s)://<a running MLflow server>, sqlite:///<a writable file> or another database URL"
@@ -67,17 +65,14 @@ def is_away(uri: str) -> bool:
     return time.monotonic() < _away.get(uri, 0.0)
 
 
-def mark_away(uri: str) -> bool:
-    """A request had no answer: none is made for PAUSE_SECONDS. True where the server had answered before."""
-    new = uri not in _away
-    if not is_away(uri):
+def note_answer(uri: str, answered: bool) -> bool:
+    """Note whether a server answered; without an answer it is not asked for PAUSE_SECONDS. True where that is news."""
+    news = answered == (uri in _away)
+    if answered:
+        _away.pop(uri, None)
+    elif not is_away(uri):
         _away[uri] = time.monotonic() + PAUSE_SECONDS
-    return new
-
-
-def mark_back(uri: str) -> bool:
-    """A request was answered. True where the server was away before."""
-    return _away.pop(uri, None) is not None
+    return news
 
 
 def ask_again(uri: str) -> None:
@@ -129,6 +124,9 @@ def one_process_at_a_time(uri: str) -> Iterator[None]:
 
 def check_reachable(uri: str) -> None:
     """Raise ValueError for an address of an unknown kind, and within 15 s for one where no MLflow server answers."""
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
     ask_again(uri)
     scheme = uri.split(":")[0].split("+")[0]
     require(scheme in (*DATABASES, "http", "https"), "MLFLOW_TRACKING_URI", display_uri(uri), ALLOWED)
@@ -138,48 +136,12 @@ def check_reachable(uri: str) -> None:
     with contextlib.suppress(Exception):  # of whatever kind: there was no answer
         # A question that every MLflow server can answer, if only with this code: the experiment is not there yet.
         endpoint = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
-        given = within(PROBE_SECONDS, lambda: _request(uri, endpoint, timeout=5))
+        asked = {"method": "GET", "max_retries": 0, "timeout": 5, "raise_on_status": False}
+        given = within(PROBE_SECONDS, lambda: http_request(get_default_host_creds(uri), endpoint, **asked))
         if given.status_code == 200 or (given.status_code == 404 and "RESOURCE_DOES_NOT_EXIST" in given.text):
             return
         answer = f"HTTP status {given.status_code}"
     raise ValueError(f'MLFLOW_TRACKING_URI is "{display_uri(uri)}" ({answer}); allowed: {ALLOWED}.')
-
-
-def _request(uri: str, endpoint: str, timeout: float) -> Any:
-    """The answer of a server over HTTP, which is asked once: MLflow's own retries take minutes."""
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    host = get_default_host_creds(uri)
-    return http_request(host, endpoint, "GET", max_retries=0, timeout=timeout, raise_on_status=False)
-
-
-def try_to_send(what: str, uri: str, send: Callable[[], None]) -> bool:
-    """Call `send`, which writes `what` to the tracking server at `uri`; whether it was done within PATIENCE.
-
-    Otherwise one line on the console says that `what` may be missing in MLflow, and why. An error that is not the
-    server's is raised.
-    """
-    import mlflow.tracing.client  # noqa: F401  here, so that the time of the import does not count
-    from mlflow.exceptions import MlflowException
-
-    def probe_and_send() -> None:
-        try:
-            if uri.startswith("http"):
-                _request(uri, "/health", timeout=2)
-        except Exception:
-            raise ConnectionError("the tracking server does not answer") from None
-        send()
-
-    try:
-        within(PATIENCE, probe_and_send)
-        return True
-    except TimeoutError:
-        reason = f"it took more than {PATIENCE:.0f} s"
-    except (MlflowException, OSError, NotImplementedError) as error:
-        reason = str(error) or type(error).__name__
-    console.stage(f"{what} may be missing in MLflow: {reason.splitlines()[0][:200]}")
-    return False
 
 
 def sqlite_file(uri: str) -> Path | None:

@@ -1,9 +1,9 @@
 """What is sent to MLflow, and what waits while its server is away: it travels with the results of the stages.
 
-    log_metrics, log_file, register_policy, … ──► deliver ──► MLflow
-                                  not taken │        ▲
-                                            ▼        │ the next stage that reads the result, the report at the latest
-       save_pending ──► _pending.json beside a stage's result ──► load_pending
+    metrics, files, traces, policies, … ──► send ──► deliver ──► MLflow
+                                           not taken │  ▲
+                                                     ▼  │ the next stage that reads the result, the report at the latest
+                save_pending ──► _pending.json beside a stage's result ──► load_pending
 
 A stage on a cluster has a disk of its own, so what waits leaves it only with its outputs. Every entry reaches the
 report on one path, in order. To send one twice changes nothing: a repeated stage draws no second point, and a policy is
@@ -46,6 +46,7 @@ class Entry(Record):
     file: str = ""  # path of a file to copy; in PENDING relative to its folder
     folder: str = ""  # of the run's artifacts, where the copy goes
     policy: Candidate | None = None  # to register
+    traces: list[dict[str, Any]] = field(default_factory=list)  # episodes, as `traces.write` takes them
     status: str = ""  # of the whole run
 
 
@@ -74,15 +75,15 @@ def deliver(run: Run, entries: Iterable[Entry], exists: Exists | None = None) ->
     at = f"MLflow at {mlflow_store.display_uri(uri)}"
     for one in entries:
         try:
-            _send(uri, one, exists)
-        except (MlflowException, RequestException) as error:
+            _send(run, one, exists)
+        except (MlflowException, RequestException, NotImplementedError) as error:  # the last of an older server
             _waiting.setdefault(run.mlflow_run_id, []).append(one)
             if _is_answer(error):
                 console.stage(f"{at} refuses: {str(error).splitlines()[0][:200]}")
-            elif mlflow_store.mark_away(uri):
+            elif mlflow_store.note_answer(uri, False):
                 console.stage(f"{at} is away; what it is to get is kept and sent later")
         else:
-            if mlflow_store.mark_back(uri):
+            if mlflow_store.note_answer(uri, True):
                 console.stage(f"{at} is there again")
 
 
@@ -90,6 +91,8 @@ def _is_answer(error: Exception) -> bool:
     """Whether a server, or a database, itself refused something."""
     if (response := getattr(error, "response", None)) is not None:
         return response.status_code < 500
+    if isinstance(error, NotImplementedError):
+        return True
     return getattr(error, "error_code", "INTERNAL_ERROR") not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 
 
@@ -138,7 +141,7 @@ def report_pending(run: Run, folders: Mapping[str, Path]) -> None:
     console.stage(f"{lacks}; the same command sends them once it is back")
 
 
-def _send(uri: str, one: Entry, exists: Exists | None) -> None:
+def _send(run: Run, one: Entry, exists: Exists | None) -> None:
     """Send an entry, but no metrics whose step is there.
 
     Should two processes send one entry at the same moment, MLflow's database keeps points of the same name, step, time
@@ -146,7 +149,7 @@ def _send(uri: str, one: Entry, exists: Exists | None) -> None:
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag
 
-    mlflow = mlflow_store.client(uri)
+    mlflow = mlflow_store.client(run.tracking_uri)
     if one.metrics and not _is_there(mlflow, one):
         mlflow.log_batch(one.run_id, [Metric(key, value, one.time_ms, one.step) for key, value in one.metrics.items()])
     if one.dataset:  # known by its name and digest, and linked once
@@ -157,7 +160,11 @@ def _send(uri: str, one: Entry, exists: Exists | None) -> None:
     if one.file:
         mlflow.log_artifact(one.run_id, one.file, one.folder or None)
     if one.policy:
-        register(uri, one.policy, exists)
+        register(run.tracking_uri, one.policy, exists)
+    if one.traces:
+        from tasks.tracking import traces  # imports more of MLflow
+
+        traces.write(run, one.traces)
     if one.status:
         mlflow.set_terminated(one.run_id, one.status)
 

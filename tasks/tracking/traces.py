@@ -12,7 +12,7 @@ import base64
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,33 +28,34 @@ from tasks.advantage.advantages import has_reward_variance
 from tasks.config import GrpoConfig, Run
 from tasks.records import trajectory_numbers
 from tasks.seeds import derived_seed
-from tasks.tracking.mlflow_store import client, try_to_send
+from tasks.tracking import outbox
+from tasks.tracking.mlflow_store import client
 
 Row = Mapping[str, Any]
 PREVIEW = 1000  # characters, MLflow's limit
+TOKENS = ["token_ids", "loss_mask", "logprobs"]  # columns that traces do without
 
 
 def log_episodes(
     run: Run, config: GrpoConfig, batch: pa.Table, *, iteration: int, started: float, seconds: float
-) -> int:
-    """Write the episodes of this iteration that become traces; returns how many came to MLflow.
+) -> None:
+    """Send the episodes of this iteration that become traces.
 
-    `batch` has advantages; its episodes were played from `started`, seconds since 1970, for `seconds`. A tracking
-    server that does not answer costs a few seconds and these traces, never the stage.
+    `batch` has advantages; its episodes were played from `started`, seconds since 1970, for `seconds`.
     """
     rows = rows_to_trace(run, config, batch, iteration)
-    if not rows:
-        return 0
+    if rows:
+        known = {"iteration": iteration, "started": started, "seconds": seconds}
+        outbox.send(run, traces=[{**row, **known} for row in rows])
 
-    def send() -> None:
-        tracing = TracingClient(run.tracking_uri)
-        experiment = client(run.tracking_uri).get_run(run.mlflow_run_id).info.experiment_id
-        for row in rows:
-            tracing.start_trace(_trace(run, experiment, row, iteration, started, seconds))
-        tracing.log_spans(experiment, [span for row in rows for span in _spans(run, row, started, seconds)])
 
-    sent = try_to_send(f"{len(rows)} traces of iteration {iteration}", run.tracking_uri, send)
-    return len(rows) if sent else 0
+def write(run: Run, rows: Sequence[Row]) -> None:
+    """Write the traces of episodes that `log_episodes` sent."""
+    tracing = TracingClient(run.tracking_uri)
+    experiment = client(run.tracking_uri).get_run(run.mlflow_run_id).info.experiment_id
+    for row in rows:
+        tracing.start_trace(_trace(run, experiment, row))
+    tracing.log_spans(experiment, [span for row in rows for span in _spans(run, row)])
 
 
 def rows_to_trace(run: Run, config: GrpoConfig, batch: pa.Table, iteration: int) -> list[Row]:
@@ -73,7 +74,7 @@ def rows_to_trace(run: Run, config: GrpoConfig, batch: pa.Table, iteration: int)
     varied = dict(zip(ids, has_reward_variance(overview["reward"].to_numpy(), ids).tolist(), strict=True))
     order = sorted(varied, key=lambda group: (not varied[group], derived_seed("trace", run.seed, group)))
     wanted = np.isin(ids, order[:groups])[trajectory]
-    rows = batch.filter(pa.array(wanted)).to_pylist()
+    rows = batch.drop_columns(TOKENS).filter(pa.array(wanted)).to_pylist()
     # The last sample of a trajectory holds its whole conversation.
     return list({row["trajectory_id"]: row for row in sorted(rows, key=lambda row: row["sample"])}.values())
 
@@ -101,7 +102,7 @@ def _replies(row: Row) -> list[int]:
     return said[len(said) - row["turns"] :]
 
 
-def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, seconds: float) -> TraceInfo:
+def _trace(run: Run, experiment: str, row: Row) -> TraceInfo:
     messages, replies = row["messages"], _replies(row)
     asked = messages[: replies[0] if replies else None][-1:]
     said = ", ".join(messages[place]["content"] or "" for place in replies)
@@ -109,30 +110,31 @@ def _trace(run: Run, experiment: str, row: Row, iteration: int, started: float, 
         trace_id=f"tr-{_id(run, row).hex()}",
         client_request_id=row["trajectory_id"],
         trace_location=TraceLocation.from_experiment_id(experiment),
-        request_time=int(started * 1000),
-        execution_duration=int(seconds * 1000),
+        request_time=int(row["started"] * 1000),
+        execution_duration=int(row["seconds"] * 1000),
         state=TraceState.ERROR if row["finish_reason"] == "error" else TraceState.OK,
         request_preview=(asked[0]["content"] or "")[:PREVIEW] if asked else "",
         response_preview=f"{said[: PREVIEW - 100]}: {row['outcome'][:90]}",
         trace_metadata={Metadata.SOURCE_RUN: run.mlflow_run_id, TRACE_SCHEMA_VERSION_KEY: str(TRACE_SCHEMA_VERSION)},
         tags={
             TraceTagKey.TRACE_NAME: row["trajectory_id"],
-            "iteration": str(iteration),
+            "iteration": str(row["iteration"]),
             "policy_version": str(row["policy_version"]),
             "outcome": row["outcome"],
             "run": run.name,
             "group": row["group_id"],
             "task": row["task_id"],
         },
-        assessments=_assessments(run, row, iteration, started + seconds),
+        assessments=_assessments(run, row),
     )
 
 
-def _assessments(run: Run, row: Row, iteration: int, now: float) -> list[Assessment]:
+def _assessments(run: Run, row: Row) -> list[Assessment]:
     """The environment's reward and metrics, the advantage, and the age: the versions between the policy that played and
     the one trained."""
     own = {"reward": row["raw_reward"], **dict(row["metrics"])}
-    values = {**own, "advantage": row["advantage"], "age": iteration - row["policy_version"]}
+    values = {**own, "advantage": row["advantage"], "age": row["iteration"] - row["policy_version"]}
+    ended_ms = int((row["started"] + row["seconds"]) * 1000)
     return [
         Assessment(
             name=name,
@@ -140,15 +142,15 @@ def _assessments(run: Run, row: Row, iteration: int, now: float) -> list[Assessm
             source=AssessmentSource("CODE", run.environment if name in own else "grpo"),
             trace_id=f"tr-{_id(run, row).hex()}",
             assessment_id=f"a-{_id(run, row, name).hex()}",
-            create_time_ms=int(now * 1000),
-            last_update_time_ms=int(now * 1000),
+            create_time_ms=ended_ms,
+            last_update_time_ms=ended_ms,
         )
         for name, value in values.items()
         if value is not None  # an error has no reward
     ]
 
 
-def _spans(run: Run, row: Row, started: float, seconds: float) -> Iterator[Span]:
+def _spans(run: Run, row: Row) -> Iterator[Span]:
     """The episode, and a child for each reply and for each result of a tool.
 
     Many episodes are played at once, and when each turn was played is not recorded: they share the rollout's seconds
@@ -158,7 +160,7 @@ def _spans(run: Run, row: Row, started: float, seconds: float) -> Iterator[Span]
     calls = {call["id"]: call["function"] for message in messages for call in message.get("tool_calls", ())}
     tools = [place for place, message in enumerate(messages) if message["role"] == "tool"]
     places = sorted({*replies, *(place for place in tools if replies and place > replies[0])})
-    times = np.linspace(started, started + seconds, len(places) + 1)
+    times = np.linspace(row["started"], row["started"] + row["seconds"], len(places) + 1)
     about = {"task": row["task_id"], "seed": str(row["seed"]), "group": row["group_id"]}
     ended = {name: row[name] for name in ("outcome", "finish_reason", "error") if row[name]}
     whole = {Key.SPAN_TYPE: "AGENT", Key.INPUTS: about, Key.OUTPUTS: {"reward": row["raw_reward"], **ended}}

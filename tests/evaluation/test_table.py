@@ -15,7 +15,6 @@ from tasks.evaluation.table import (
     headline_text,
     headlines,
     minus,
-    parts_table,
     results_table,
 )
 
@@ -44,8 +43,10 @@ BEST = Results(
 
 
 def test_before_after_and_each_baseline_in_the_order_of_the_spec() -> None:
-    columns, rows = results_table(SOLVED, {"before": BEFORE, "after": AFTER}, {"best": BEST, "always_stand": BEST})
-    assert columns == ["before", "after", "best", "always stand"]
+    columns, rows, parts = results_table(
+        SOLVED, {"before": BEFORE, "after": AFTER}, {"best": BEST, "always_stand": BEST}
+    )
+    assert columns == ["before", "after", "best", "always stand"] and parts == []
     assert rows == [
         ["expected reward", "-0.806 ±0.013", "-0.048 ±0.021", "-0.036", "-0.036"],
         ["  sampled, not greedy", "-0.120 ±0.050", "-0.120 ±0.050", "-", "-"],
@@ -64,14 +65,14 @@ def test_what_ended_badly_is_shown_where_there_was_some() -> None:
 
 
 def test_two_policies_compared_have_no_row_for_what_was_not_sampled() -> None:
-    _, rows = results_table(SPEC, {"policy": BEST, "other": BEST})
+    _, rows, _ = results_table(SPEC, {"policy": BEST, "other": BEST})
     assert [row[0] for row in rows] == ["expected reward", "invalid replies"]
     assert rows[0] == ["expected reward", "-0.036 ±0.020", "-0.036 ±0.020"]
 
 
 def test_pass_at_k_has_a_row_each() -> None:
     passed = replace(AFTER, pass_at={"1": 0.25, "8": 0.5})
-    _, rows = results_table(SPEC, {"before": BEFORE, "after": passed}, {"best": BEST})
+    _, rows, _ = results_table(SPEC, {"before": BEFORE, "after": passed}, {"best": BEST})
     assert rows[2:4] == [["  pass@1, sampled", "-", "25.0%", "-"], ["  pass@8, sampled", "-", "50.0%", "-"]]
 
 
@@ -79,7 +80,8 @@ def test_a_part_has_the_metrics_that_were_measured_on_it() -> None:
     easy = Results(reward=Mean(0.5, 0.1), metrics={"wins": Mean(0.75, 0.05)}, pass_at={"1": 0.5})
     hard = Results(reward=Mean(-0.5, 0.1), metrics={"regret": Mean(0.25, 0.01)})
     after = replace(AFTER, parts={"easy": easy, "hard": hard})
-    rows = parts_table(SOLVED, {"before": BEFORE, "after": after}, {"best": replace(BEST, parts={"hard": hard})})
+    best = replace(BEST, parts={"hard": hard})
+    rows = results_table(SOLVED, {"before": BEFORE, "after": after}, {"best": best})[2]
     assert rows == [
         ["easy", "-", "+0.500 ±0.100", "-"],
         ["  wins", "-", "75.0% ±5.0%", "-"],
@@ -88,7 +90,8 @@ def test_a_part_has_the_metrics_that_were_measured_on_it() -> None:
         ["  regret", "-", "0.250 ±0.010", "0.250"],
     ]
     many = replace(AFTER, parts={f"family {i}": easy for i in range(FEW_PARTS + 1)})
-    assert [row[0] for row in parts_table(SOLVED, {"after": many})][:3] == ["family 0", "  pass@1, sampled", "family 1"]
+    labels = [row[0] for row in results_table(SOLVED, {"after": many})[2]]
+    assert labels[:3] == ["family 0", "  pass@1, sampled", "family 1"]
 
 
 def test_a_line_of_the_headlines() -> None:

@@ -10,33 +10,33 @@ from pathlib import Path
 
 import pytest
 
+from runs import a_run
+from tasks.folders import run_folder
+from tasks.stages import show_iteration
 from tasks.tracking import console
 
 COLUMNS = ["before", "after", "always right"]
+METRICS = {"rollout/raw_reward": -0.18, "rollout/episodes_per_s": 1842.4, "time/iteration_s": 71.04}
+METRICS |= {"train/kl": 0.0123, "train/entropy": 0.42}
 ROWS = [["expected reward", "-0.400 ±0.020", "-0.050 ±0.020", "-0.042"], ["solved", "28.0%", "43.0%", "-"]]
 
 
 def everything() -> None:
     console.stage("policy 0: [tiny] is made")
-    console.iteration_line(
-        version=7,
-        iterations=60,
-        reward=-0.18,
-        evaluated=(4, 0.1234),
-        kl=0.0123,
-        entropy=0.42,
-        episodes_per_second=1842.4,
-        seconds=3.14,
-        seconds_left=3751,
-    )
+    evaluation = run_folder("monday") / "evaluations" / "00004" / "evaluation.json"
+    evaluation.parent.mkdir(parents=True)
+    evaluation.write_text('{"reward": {"mean": 0.1234, "ci95": 0.02}}')
+    show_iteration(a_run("monday", "sqlite://", iterations=60), 7, METRICS)
     console.stage("evaluation of policy 7", "  expected reward -0.050 ±0.020", style="bold green")
     below = {"policy": "runs/monday/policy-" + "0" * 150, "report": "runs/monday/report.html", "curves": "make ui"}
     console.table(COLUMNS, ROWS, below)
 
 
 def test_through_a_pipe_there_are_no_control_characters(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "pace", console.Pace())
     monkeypatch.setenv("FORCE_COLOR", "1")  # as many build machines have it
     everything()
     out = capsys.readouterr().out
@@ -44,7 +44,7 @@ def test_through_a_pipe_there_are_no_control_characters(
     lines = out.splitlines()
     assert lines[0].endswith("policy 0: [tiny] is made")
     assert "policy  7/60  reward -0.180  evaluated +0.123 at 4  KL 0.0123  entropy 0.420" in lines[1]
-    assert lines[1].endswith("1,842 episodes/s    3.1 s  left 1:02:31")
+    assert lines[1].endswith("1,842 episodes/s   71.0 s  left 1:02:45")  # 53 iterations like this one
     assert lines[2].endswith("evaluation of policy 7  expected reward -0.050 ±0.020")
     assert lines[3] == ""  # so each of the three events was one line
     assert "policy  runs/monday/policy-" + "0" * 150 in lines  # a path stays whole, to be copied
@@ -66,9 +66,8 @@ def test_the_table_has_a_column_for_each_name(capsys: pytest.CaptureFixture[str]
 
 
 def test_before_the_first_evaluation_an_iteration_says_nothing_of_one(capsys: pytest.CaptureFixture[str]) -> None:
-    numbers = {"kl": 0.0, "entropy": 0.0, "episodes_per_second": 1.0, "seconds": 1.0, "seconds_left": 0.0}
-    console.iteration_line(version=1, iterations=2, reward=0.5, evaluated=None, **numbers)
-    assert "reward +0.500  KL" in capsys.readouterr().out
+    show_iteration(a_run("no such run", "sqlite://", iterations=2), 1, METRICS)
+    assert "reward -0.180  KL" in capsys.readouterr().out
 
 
 def test_clock() -> None:

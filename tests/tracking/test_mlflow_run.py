@@ -10,7 +10,7 @@ import pytest
 
 from runs import a_run
 from tasks.config import Run
-from tasks.tracking import mlflow_run
+from tasks.tracking import mlflow_run, outbox
 from tasks.tracking.mlflow_store import client
 from tasks.tracking.provenance import git_state
 
@@ -119,14 +119,14 @@ def test_a_failed_run_says_why(uri: str) -> None:
     mlflow_run.fail(uri, run.mlflow_run_id, "policy 3: mismatch 0.4" + "." * 100_000)
     assert record(run).info.status == "FAILED"
     assert record(run).data.tags["failure"].startswith("policy 3: mismatch 0.4")
-    mlflow_run.finish(opened(uri, "failed"))
+    outbox.send(opened(uri, "failed"), status="FINISHED")
     assert record(run).info.status == "FINISHED"
 
 
 def test_files_lie_beside_the_store(uri: str, tmp_path: Path) -> None:
     run = opened(uri, "files")
     (tmp_path / "curve.png").write_bytes(b"a picture")
-    mlflow_run.log_file(run, tmp_path / "curve.png", "pictures")
+    outbox.send(run, file=str(tmp_path / "curve.png"), folder="pictures")
     home = Path(uri.removeprefix("sqlite:///")).parent / "mlflow-artifacts"
     kept = home / run.mlflow_run_id / "artifacts" / "pictures" / "curve.png"
     assert kept.read_bytes() == b"a picture"

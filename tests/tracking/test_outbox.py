@@ -30,7 +30,7 @@ TRAINING = """
 import sys
 from pathlib import Path
 from runs import a_run
-from tasks.tracking import mlflow_run
+from tasks.tracking import mlflow_run, outbox
 import mlflow, mlflow.store.artifact.mlflow_artifacts_repo
 uri, name = sys.argv[1:]
 print("ready", flush=True)
@@ -41,8 +41,8 @@ run = a_run(name, uri, run_id)
 for version in range(20):
     mlflow_run.log_metrics(run, {"train/loss": version / 4, "train/kl": 0.5}, version)
 Path(f"{name}.txt").write_text(name)
-mlflow_run.log_file(run, Path(f"{name}.txt"), "pictures")
-mlflow_run.finish(run)
+outbox.send(run, file=f"{name}.txt", folder="pictures")
+outbox.send(run, status="FINISHED")
 print(run_id)
 """
 
@@ -53,7 +53,7 @@ def server(mlflow_server: Server) -> Iterator[Server]:
     mlflow_store.ask_again(mlflow_server.url)
     yield mlflow_server
     mlflow_server.start()
-    mlflow_store.mark_back(mlflow_server.url)
+    mlflow_store.note_answer(mlflow_server.url, True)
 
 
 def opened(uri: str, token: str) -> Run:
@@ -235,9 +235,9 @@ def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     evaluation = made(tmp_path / "evaluation")
     (evaluation / "choices.png").write_bytes(b"a picture")
     (tmp_path / "curve.png").write_bytes(b"a curve")
-    mlflow_run.log_file(run, evaluation / "choices.png", "evaluations/00005")
-    mlflow_run.log_file(run, tmp_path / "curve.png", "pictures")
-    mlflow_run.register_policy(run, candidate(run, "outage", 5))
+    outbox.send(run, file=str(evaluation / "choices.png"), folder="evaluations/00005")
+    outbox.send(run, file=str(tmp_path / "curve.png"), folder="pictures")
+    outbox.send(run, policy=candidate(run, "outage", 5))
     write_metrics(run, evaluation, {"eval/reward": 0.5}, step=5)
     (tmp_path / "curve.png").unlink()
     evaluation = in_another_pod(evaluation)
@@ -249,7 +249,7 @@ def test_a_server_that_comes_back_misses_nothing_and_has_nothing_twice(
     mlflow_store.ask_again(run.tracking_uri)  # as in a pod, which knows nothing of the outage
     later = made(tmp_path / "later")
     write_metrics(run, later, {"train/loss": 0.125}, step=5, sources=[policy])
-    mlflow_run.register_policy(run, candidate(run, "outage", 6))  # a later evaluation, before the report
+    outbox.send(run, policy=candidate(run, "outage", 6))  # a later evaluation, before the report
     assert points(run, "rollout/episodes") == [(4, 96.0)]
     assert points(run, "train/loss") == [(4, 0.25), (5, 0.125)]
     assert not (later / "_pending.json").exists()
@@ -281,10 +281,10 @@ def test_a_server_that_stays_away_is_named_with_what_it_lacks(
     policy, evaluation = made(tmp_path / "policy"), made(tmp_path / "evaluation")
     write_metrics(run, policy, {"train/loss": 0.25, "train/kl": 0.5}, step=4)
     for version in (4, 5):
-        mlflow_run.register_policy(run, candidate(run, "lost", version))
+        outbox.send(run, policy=candidate(run, "lost", version))
     write_metrics(run, evaluation, {"eval/reward": 0.5}, step=5)
     outbox.flush_pending(run, [evaluation, policy])
-    mlflow_run.finish(run)
+    outbox.send(run, status="FINISHED")
     outbox.report_pending(run, {"s3://bucket/5": evaluation, "s3://bucket/4": policy})
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "lacks" in line]
     assert f"MLflow at {server.url} lacks 5 records of this run, among them the versions of " in line
