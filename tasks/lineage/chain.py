@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from tasks.json_records import Record
 from tasks.lineage.records import LINEAGE, BatchUse, PolicyLineage, PolicyName, batch_digest, resolve_uri
 from tasks.policy.checkpoint import REMOVED
 from tasks.policy.named import Files
@@ -42,25 +41,6 @@ class PolicyLink(PolicyLineage):
     uri: str = ""
     state: str = KEPT  # or REMOVED_WEIGHTS, MISSING or CHANGED
     batches: list[BatchLink] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class TrajectoryLink(Record):
-    """One trajectory, the policy that sampled it, and those in the chain that learned from it.
-
-    Example: `TrajectoryLink(trajectory_id="00003-00017-2", sampled_by=PolicyName(version=3, …), task_id="8123",
-    seed=8123, reward=-1.0, advantage=-0.5, finish_reason="finished", learned_by=[4], messages=[{"role": …}, …])`.
-    """
-
-    trajectory_id: str
-    sampled_by: PolicyName
-    task_id: str
-    seed: int
-    reward: float | None
-    advantage: float
-    finish_reason: str
-    learned_by: list[int]  # policy versions
-    messages: list[dict[str, Any]]
 
 
 def follow(policy: str, files: Files) -> list[PolicyLink]:
@@ -104,8 +84,10 @@ def _batch_state(uri: str, digest: str, files: Files) -> str:
     return CHANGED if "://" not in uri and batch_digest(Path(uri)) != digest else KEPT
 
 
-def find_trajectory(trajectory_id: str, chain: Sequence[PolicyLink], files: Files) -> TrajectoryLink:
-    """What is known of one trajectory of a batch in the chain; ValueError, in one sentence, where there is none."""
+def find_trajectory(trajectory_id: str, chain: Sequence[PolicyLink], files: Files) -> dict[str, Any]:
+    """One trajectory of a batch in the chain: COLUMNS of its row, `sampled_by`, a PolicyName as JSON, and `learned_by`,
+    the versions of the chain that learned from it. ValueError, in one sentence, where there is none.
+    """
 
     def check(condition: object, allowed: str) -> None:
         require(bool(condition), "trajectory", trajectory_id, allowed)
@@ -127,4 +109,4 @@ def find_trajectory(trajectory_id: str, chain: Sequence[PolicyLink], files: File
     row = max(samples, key=lambda row: row["sample"])  # the last sample holds the whole conversation
     learned = {version for version, used in uses if used.uri == batch.uri and row["group_id"] in used.used}
     sampler = batch.sampled_by.replace(uri=resolve_uri(batch.sampled_by.uri, batch.uri))
-    return TrajectoryLink(**{name: row[name] for name in COLUMNS}, sampled_by=sampler, learned_by=sorted(learned))
+    return {name: row[name] for name in COLUMNS} | {"sampled_by": sampler.to_dict(), "learned_by": sorted(learned)}

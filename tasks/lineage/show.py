@@ -1,12 +1,13 @@
 """The chain as people read it: a line a policy, and under it a line for each batch that it learned from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
 from tasks.folders import display_path
-from tasks.lineage.chain import BatchLink, PolicyLink, TrajectoryLink
+from tasks.lineage.chain import BatchLink, PolicyLink
 
 DIGITS = 12  # of a digest, enough to tell policies apart
 INDENT = 4
@@ -30,20 +31,19 @@ def _line(said: tuple[str, str], link: PolicyLink | BatchLink, origin: str = "")
     return Text("  ").join(Text(text, style) for text, style in parts if text)
 
 
-def trajectory_lines(found: TrajectoryLink) -> list[Text]:
+def trajectory_lines(found: Mapping[str, Any]) -> list[Text]:
     """One trajectory: its task and reward, the policies that sampled it and learned from it, the conversation."""
-    by, learned = found.sampled_by, ", ".join(f"policy {version}" for version in found.learned_by)
-    reward = "none, it was dropped" if found.reward is None else f"{found.reward:+g}, {found.finish_reason}"
+    by, reward = found["sampled_by"], found["reward"]
     facts = {
-        "sampled by": f"policy {by.version}, {by.digest[:DIGITS]}, {_shown(by.uri)}",
-        "task": f"{found.task_id}, seed {found.seed}",
-        "reward": reward,
-        "advantage": f"{found.advantage:+g}",
-        "learned by": learned or "none of these policies",
+        "sampled by": f"policy {by['version']}, {by['digest'][:DIGITS]}, {_shown(by['uri'])}",
+        "task": f"{found['task_id']}, seed {found['seed']}",
+        "reward": "none, it was dropped" if reward is None else f"{reward:+g}, {found['finish_reason']}",
+        "advantage": f"{found['advantage']:+g}",
+        "learned by": ", ".join(f"policy {version}" for version in found["learned_by"]) or "none of these policies",
     }
-    lines = [Text(f"trajectory {found.trajectory_id}", "bold cyan")]
+    lines = [Text(f"trajectory {found['trajectory_id']}", "bold cyan")]
     lines += [_fact(name, value, "dim") for name, value in facts.items()]
-    for message in found.messages:
+    for message in found["messages"]:
         calls = [f"{call['name']} {call['arguments']}" for call in message.get("tool_calls") or ()]
         lines.append(_fact(message["role"], "\n".join(filter(None, [message["content"], *calls])), "green"))
     return lines

@@ -23,7 +23,7 @@ def show_lineage(policy: str, trajectory: str) -> FlyteFile:
     chain = follow(uri if is_remote(uri) else str(Path(uri).absolute()), files)
     found = find_trajectory(trajectory, chain, files) if trajectory else None
     console.lines(trajectory_lines(found) if found else chain_lines(chain))
-    record = {"policies": [link.to_dict() for link in chain], "trajectory": found.to_dict() if found else None}
+    record = {"policies": [link.to_dict() for link in chain], "trajectory": found}
     target = (RUNS / "lineage").absolute() / f"{'-'.join([chain[0].digest[:12], *filter(None, [trajectory])])}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=1) + "\n")

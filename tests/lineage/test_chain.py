@@ -177,20 +177,20 @@ def test_a_chain_continues_in_the_run_whose_policy_a_run_began_with(tmp_path: Pa
     ]
     # Both runs have a trajectory of this name; the nearer one is meant.
     found = find_trajectory("00000-00000-1", chain, files)
-    assert found.sampled_by.uri == f"{tuesday}/policies/00000"
-    assert found.learned_by == [1]
+    assert found["sampled_by"]["uri"] == f"{tuesday}/policies/00000"
+    assert found["learned_by"] == [1]
 
 
 def test_a_trajectory_tells_who_sampled_it_and_who_learned_from_it(tmp_path: Path) -> None:
     run = a_run(tmp_path / "runs" / "monday")
     chain = follow(f"{run}/policies/00002", files)
     found = find_trajectory("00000-00000-0", chain, files)
-    assert (found.sampled_by.version, found.task_id, found.seed) == (0, "sum-0", 0)
-    assert (found.reward, found.advantage) == (1.0, 1.0)
-    assert found.learned_by == [1, 2]
-    assert find_trajectory("00001-00000-1", chain, files).learned_by == [2]
+    assert (found["sampled_by"]["version"], found["task_id"], found["seed"]) == (0, "sum-0", 0)
+    assert (found["reward"], found["advantage"]) == (1.0, 1.0)
+    assert found["learned_by"] == [1, 2]
+    assert find_trajectory("00001-00000-1", chain, files)["learned_by"] == [2]
     unused = find_trajectory("00001-00001-1", chain, files)
-    assert (unused.seed, unused.reward, unused.advantage, unused.learned_by) == (101, -1.0, 0.0, [])
+    assert (unused["seed"], unused["reward"], unused["advantage"], unused["learned_by"]) == (101, -1.0, 0.0, [])
     assert [line.plain for line in trajectory_lines(unused)][1:] == [
         f"    sampled by  policy 1, digest-1, {run}/policies/00001",
         "    task        sum-1, seed 101",
@@ -201,21 +201,21 @@ def test_a_trajectory_tells_who_sampled_it_and_who_learned_from_it(tmp_path: Pat
         "    assistant   PY 17 + 25",
     ]
     # The whole conversation is in the last sample of a trajectory.
-    assert find_trajectory("00001-00000-0", chain, files).messages == [*PLAY, *ON]
+    assert find_trajectory("00001-00000-0", chain, files)["messages"] == [*PLAY, *ON]
 
 
 def test_what_a_policy_said_is_indented_and_cannot_control_the_terminal(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     found = find_trajectory("00000-00000-0", follow(f"{run}/policies/00001", files), files)
     said = [{"role": "assistant", "content": "<think>\neasy\x1b[2J\r</think>\nANSWER é"}]
-    lines = trajectory_lines(found.replace(messages=said))[-1].plain.split("\n")
+    lines = trajectory_lines({**found, "messages": said})[-1].plain.split("\n")
     assert lines == ["    assistant   <think>", *(" " * 16 + text for text in (r"easy\x1b[2J\r</think>", "ANSWER é"))]
 
 
 def test_tool_calls_are_shown(tmp_path: Path) -> None:
     found = find_trajectory("00000-00000-0", follow(f"{a_run(tmp_path / 'run')}/policies/00001", files), files)
     calls = [{"id": "1", "name": "python", "arguments": '{"code": "17 + 25"}'}]
-    lines = trajectory_lines(found.replace(messages=[{"role": "assistant", "content": "", "tool_calls": calls}]))
+    lines = trajectory_lines({**found, "messages": [{"role": "assistant", "content": "", "tool_calls": calls}]})
     assert lines[-1].plain == '    assistant   python {"code": "17 + 25"}'
 
 
@@ -258,8 +258,8 @@ def test_in_object_storage_only_small_files_and_the_batch_asked_for_are_read(tmp
     ]
     assert [(batch.uri, batch.state) for batch in chain[0].batches] == [(f"{home}/trajectories-00000", KEPT)]
     found = find_trajectory("00000-00000-1", chain, files)
-    assert (found.reward, found.advantage, found.learned_by) == (-1.0, -1.0, [1])
-    assert found.sampled_by.uri == f"{home}/policies-00000"
+    assert (found["reward"], found["advantage"], found["learned_by"]) == (-1.0, -1.0, [1])
+    assert found["sampled_by"]["uri"] == f"{home}/policies-00000"
 
 
 def test_a_stored_uri_can_be_resolved() -> None:
