@@ -48,8 +48,9 @@ class Stage:
     carried: Mapping[str, float] = field(default_factory=dict)  # of the stages before, for those after; not logged
     sources: Sequence[Path] = ()  # folders whose pending MLflow records this stage sends, or keeps with its own
 
-
-_running: Stage | None = None
+    def seconds(self) -> dict[str, float]:
+        """How long it has taken so far, with reading and writing: `{"stage/train_s": 12.5}`."""
+        return {f"stage/{self.name}_s": time.perf_counter() - self.began}
 
 
 @contextlib.contextmanager
@@ -59,9 +60,8 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     When the block raises, the MLflow run is marked FAILED, with the reason as a tag; one of several ranks leaves that
     to the process that started them.
     """
-    global _running
     use_scratch_folder()
-    _running = running = Stage(name)
+    running = Stage(name)
     started_as_rank = "TORCHELASTIC_RUN_ID" in os.environ
     if not started_as_rank:
         outbox.begin(run)
@@ -69,26 +69,17 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     try:
         yield running
         if running.result is not None:
-            metrics = running.metrics | peak_memory(name)
+            metrics = running.metrics | peak_memory(name) | running.seconds()
             write_metrics(run, running.result, metrics, step, running.carried, running.sources)
     except BaseException as error:
         if not started_as_rank:
             _mark_failed(run, error)
         raise
-    finally:
-        _running = None
 
 
 def _mark_failed(run: Run, error: BaseException) -> None:
     with contextlib.suppress(Exception):  # this error matters more than one of the tracking server
         mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, str(error) or type(error).__name__)
-
-
-def stage_seconds() -> dict[str, float]:
-    """How long the running stage has taken so far, with reading and writing: `{"stage/train_s": 12.5}`."""
-    if _running is None or not _running.name:
-        return {}
-    return {f"stage/{_running.name}_s": time.perf_counter() - _running.began}
 
 
 @contextlib.contextmanager
@@ -132,7 +123,6 @@ def write_metrics(
     Records of the stages that wrote `sources` that are pending for MLflow are sent again, or stay pending here.
     """
     outbox.deliver(run, outbox.load_pending(run, sources))
-    metrics = {**metrics, **stage_seconds()}
     charted = {name: value for name, value in metrics.items() if not UNCHARTED.fullmatch(name)}
     mlflow_run.log_metrics(run, charted, step)
     (folder / METRICS).write_text(json.dumps({**carried, **metrics}, indent=1) + "\n")

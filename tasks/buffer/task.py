@@ -8,7 +8,7 @@ from flytekit.types.directory import FlyteDirectory
 from tasks.buffer.training_batch import TrainingBatch
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, stage, stage_seconds
+from tasks.stages import CACHE_VERSION, stage
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
@@ -19,7 +19,7 @@ def select_training_batch(
     from tasks.buffer.selection import COLUMNS, select_groups
     from tasks.records import read_batch
 
-    with stage(run, "select_training_batch"):
+    with stage(run, "select_training_batch") as s:
         selected = select_groups(
             [read_batch(Path(batch.download()), COLUMNS) for batch in batches],
             config.buffer,
@@ -28,4 +28,4 @@ def select_training_batch(
             policy_version=policy_version,
             seed=run.seed,
         )
-        return selected.replace(metrics={**selected.metrics, **stage_seconds()})
+        return selected.replace(metrics={**selected.metrics, **s.seconds()})

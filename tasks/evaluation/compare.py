@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tasks.config import RolloutConfig, require
-from tasks.evaluation.evaluate import TaskSet
+from tasks.evaluation.evaluate import TaskSet, play_baselines
 from tasks.evaluation.metrics import ended, mean_of, measure
 from tasks.evaluation.records import Results
 from tasks.folders import atomic_directory
@@ -85,7 +85,7 @@ def compare_into(folder: Path, policy: Path, other: Path, rollout: RolloutConfig
         seed=task_set.seed,
         **paired(*rewards),  # type: ignore[arg-type]
         results={name: measure(spec, episodes) for name, episodes in played.items()},
-        baselines=task_set.baselines(rollout),
+        baselines=play_baselines(task_set, rollout),
     )
     with atomic_directory(folder) as new:
         (new / FILE).write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")

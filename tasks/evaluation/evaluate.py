@@ -3,9 +3,8 @@
 The policy plays greedily, the baselines play the very same tasks. All rewards are the environment's own, unshaped.
 """
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -63,14 +62,11 @@ class TaskSet:
             ended=episode_ended,
         )
 
-    def baselines(self, rollout: RolloutConfig) -> dict[str, Results]:
-        """What each baseline gets on the same tasks; played once in a process."""
-        return dict(_baselines(self, json.dumps(rollout.environment_options), rollout.thinking))
-
 
 @lru_cache(maxsize=16)
-def _baselines(task_set: TaskSet, options: str, thinking: bool) -> Mapping[str, Results]:
-    spec = get_environment(task_set.environment, json.loads(options), thinking=thinking)
+def play_baselines(task_set: TaskSet, rollout: RolloutConfig) -> dict[str, Results]:
+    """What each baseline gets on the same tasks; played once in a process."""
+    spec = task_set.spec(rollout)
     tasks = task_set.choose(spec)
     return {name: measure(spec, play_baseline(spec, name, tasks, task_set.seed)) for name in spec.baselines}
 
@@ -112,7 +108,7 @@ def evaluate_policy(
         tasks=len(tasks),
         seed=task_set.seed,
         sampled_reward=mean_of([episode.reward for episode in ended(sampled[: len(once)])]),
-        baselines=task_set.baselines(rollout),
+        baselines=play_baselines(task_set, rollout),
         examples=examples(spec, greedy, sampled),
         details=spec.details(ended(greedy)) if spec.details else None,
     )

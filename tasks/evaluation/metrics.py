@@ -29,7 +29,7 @@ def mean_of(values: Sequence[float] | np.ndarray) -> Mean:
 
 def ended(episodes: Sequence[Episode]) -> list[Episode]:
     """The episodes that count. Raises RuntimeError when these are fewer than 2, which have no interval."""
-    counted = [episode for episode in episodes if episode.finish_reason != "error"]
+    counted = _counted(episodes)
     if len(counted) < 2:
         reasons = [episode.error for episode in episodes if episode.error]
         first = f"; the first error: {reasons[0]}" if reasons else ""
@@ -39,7 +39,7 @@ def ended(episodes: Sequence[Episode]) -> list[Episode]:
 
 def measure(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
     """Mean reward and metrics, of all and of each part. What fewer than two episodes or steps have is left out."""
-    parts = {name: _means(spec, of) for name, of in by_part(spec, episodes).items() if _count(of) > 1}
+    parts = {name: _means(spec, of) for name, of in by_part(spec, episodes).items() if len(_counted(of)) > 1}
     return _means(spec, episodes).replace(parts=parts)
 
 
@@ -52,8 +52,8 @@ def by_part(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[str, lis
     return dict(sorted(found.items()))
 
 
-def _count(episodes: Sequence[Episode]) -> int:
-    return sum(episode.finish_reason != "error" for episode in episodes)
+def _counted(episodes: Sequence[Episode]) -> list[Episode]:
+    return [episode for episode in episodes if episode.finish_reason != "error"]
 
 
 def _means(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
@@ -84,9 +84,8 @@ def pass_at(episodes: Sequence[Episode], ks: Sequence[int]) -> dict[str, float]:
     arXiv:2107.03374. A task with fewer than k samples is left out of the mean for this k.
     """
     solved: dict[str, list[bool]] = defaultdict(list)
-    for episode in episodes:
-        if episode.finish_reason != "error":
-            solved[episode.task.id].append(episode.reward > 1 - 1e-6)
+    for episode in _counted(episodes):
+        solved[episode.task.id].append(episode.reward > 1 - 1e-6)
     counts = [(len(samples), sum(samples)) for samples in solved.values()]
     chances = {k: [1 - comb(n - c, k) / comb(n, k) for n, c in counts if n >= k] for k in ks}
     return {str(k): float(np.mean(found)) for k, found in chances.items() if found}

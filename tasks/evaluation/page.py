@@ -86,7 +86,9 @@ def _page(**parts: Any) -> str:
 
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    templates.filters |= {"minus": minus, "signed": _signed, "content": _content, "data_uri": _data_uri}
+    templates.filters |= {"minus": minus, "content": _content}
+    templates.filters["signed"] = lambda reward: minus(f"{reward:+g}") if reward else "0"
+    templates.filters["data_uri"] = lambda png: f"data:image/png;base64,{base64.b64encode(png).decode()}"
     return templates.get_template(TEMPLATE).render(parts)
 
 
@@ -127,14 +129,6 @@ def _content(message: Mapping[str, Any]) -> str:
     calls = [f"{call['name']}({call['arguments']})" for call in called]
     content = "\n".join(filter(None, [message.get("content"), *calls]))
     return content if len(content) <= LONGEST else f"{content[:LONGEST]} …"
-
-
-def _signed(reward: float) -> str:
-    return minus(f"{reward:+g}") if reward else "0"
-
-
-def _data_uri(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _moment(seconds: float) -> str:

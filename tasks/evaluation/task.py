@@ -24,7 +24,7 @@ from tasks.policy.task import fetched
 from tasks.resources import pod
 from tasks.run.create import check_length, check_policy, resolve
 from tasks.seeds import fresh_seed
-from tasks.stages import CACHE_VERSION, stage, stage_folder, stage_seconds
+from tasks.stages import CACHE_VERSION, stage, stage_folder
 from tasks.tracking import console, mlflow_run, outbox
 from tasks.tracking.provenance import library_versions
 
@@ -70,13 +70,13 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     from tasks.evaluation.report import REPORT, write_report
     from tasks.history import check_trained, read_history
 
-    with stage(run, "report"):
+    with stage(run, "report") as s:
         folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
         outbox.flush_pending(run, [*folders, last], _files().exists)
         outbox.send(run, tags={"policy.digest": read_manifest(last).digest})
         uri = str(policies[-1].remote_source or policies[-1].path)
         summary = write_report(run, folders, last, uri, iterations)
-        mlflow_run.log_metrics(run, stage_seconds(), iterations)
+        mlflow_run.log_metrics(run, s.seconds(), iterations)
         names = {f.remote_source or display_path(Path(f.path)): Path(f.path) for f in (*evaluations, policies[-1])}
         outbox.report_pending(run, names)
         Deck("Report", framed(summary.with_name(REPORT).read_text()))

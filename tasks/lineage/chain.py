@@ -10,13 +10,12 @@ Only small files are read, wherever they lie: a chain over object storage moves 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 
-from tasks.lineage.records import LINEAGE, BatchUse, PolicyLineage, PolicyName, batch_digest, resolve_uri
+from tasks.lineage.records import LINEAGE, PolicyLineage, PolicyName, batch_digest, resolve_uri
 from tasks.policy.checkpoint import REMOVED
 from tasks.policy.named import Files
 from tasks.settings import require
@@ -26,25 +25,8 @@ KEPT, REMOVED_WEIGHTS, MISSING, CHANGED = "", "weights removed by its run", "mis
 COLUMNS = ["trajectory_id", "task_id", "seed", "reward", "advantage", "finish_reason", "messages"]
 
 
-@dataclass(frozen=True)
-class BatchLink(BatchUse):
-    """A batch in the chain, with its complete URI."""
-
-    state: str = KEPT  # or MISSING or CHANGED
-
-
-@dataclass(frozen=True)
-class PolicyLink(PolicyLineage):
-    """A policy in the chain. Example: `PolicyLink(version=4, digest="b2a1…", uri="runs/monday/policies/00004",
-    parent=PolicyName(version=3, …), batches=[BatchLink(…)])`."""
-
-    uri: str = ""
-    state: str = KEPT  # or REMOVED_WEIGHTS, MISSING or CHANGED
-    batches: list[BatchLink] = field(default_factory=list)
-
-
-def follow(policy: str, files: Files) -> list[PolicyLink]:
-    """The chain from `policy`, a folder of a run or its URI, to where its training began, newest first.
+def follow(policy: str, files: Files) -> list[PolicyLineage]:
+    """The chain from `policy`, a folder of a run or its URI, to where its training began, newest first; all URIs whole.
 
     It goes on through policies that a run has removed, and from a policy 0 that is a copy of another run's policy. A
     version that cannot be found ends it, named as missing. Raises ValueError for a folder that is no policy of a run.
@@ -60,7 +42,7 @@ def follow(policy: str, files: Files) -> list[PolicyLink]:
             return chain
         wanted = lineage.parent.replace(uri=resolve_uri(lineage.parent.uri, wanted.uri))
         lineage = _read(wanted.uri, files)
-    return [*chain, PolicyLink(**vars(wanted), state=MISSING if lineage is None else CHANGED)]
+    return [*chain, PolicyLineage(**vars(wanted), state=MISSING if lineage is None else CHANGED)]
 
 
 def _read(uri: str, files: Files) -> PolicyLineage | None:
@@ -68,13 +50,13 @@ def _read(uri: str, files: Files) -> PolicyLineage | None:
     return PolicyLineage.from_json(held.cat_file(path)) if held.exists(path) else None
 
 
-def _link(policy: PolicyName, lineage: PolicyLineage, files: Files) -> PolicyLink:
+def _link(policy: PolicyName, lineage: PolicyLineage, files: Files) -> PolicyLineage:
     batches = []
     for use in lineage.batches:
         uri = resolve_uri(use.uri, policy.uri)
-        batches.append(BatchLink(**{**vars(use), "uri": uri}, state=_batch_state(uri, use.digest, files)))
+        batches.append(use.replace(uri=uri, state=_batch_state(uri, use.digest, files)))
     state = REMOVED_WEIGHTS if files(policy.uri).exists(f"{policy.uri}/{REMOVED}") else KEPT
-    return PolicyLink(**{**vars(lineage), "batches": batches}, uri=policy.uri, state=state)
+    return lineage.replace(batches=batches, uri=policy.uri, state=state)
 
 
 def _batch_state(uri: str, digest: str, files: Files) -> str:
@@ -84,7 +66,7 @@ def _batch_state(uri: str, digest: str, files: Files) -> str:
     return CHANGED if "://" not in uri and batch_digest(Path(uri)) != digest else KEPT
 
 
-def find_trajectory(trajectory_id: str, chain: Sequence[PolicyLink], files: Files) -> dict[str, Any]:
+def find_trajectory(trajectory_id: str, chain: Sequence[PolicyLineage], files: Files) -> dict[str, Any]:
     """One trajectory of a batch in the chain: COLUMNS of its row, `sampled_by`, a PolicyName as JSON, and `learned_by`,
     the versions of the chain that learned from it. ValueError, in one sentence, where there is none.
     """

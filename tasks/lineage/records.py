@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mashumaro.config import BaseConfig
+
 from tasks.json_records import Record
 from tasks.policy.checkpoint import Manifest, file_hash
 
@@ -53,6 +55,10 @@ class BatchUse(BatchLineage):
     groups: int
     age: int  # policy versions between the one that sampled it and the one that was trained
     used: list[str]  # the groups that the training learned from
+    state: str = ""  # in a chain: whether it is still what the policy learned from
+
+    class Config(BaseConfig):
+        omit_default = True
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,11 @@ class PolicyLineage(Record):
     parent: PolicyName | None = None  # of version 0 the policy that it is a copy of, where that has a policy.json
     origin: str = ""  # of version 0, for people
     batches: list[BatchUse] = field(default_factory=list)
+    uri: str = ""  # in a chain, as is `state`: whether it is there
+    state: str = ""
+
+    class Config(BaseConfig):
+        omit_default = True
 
 
 def source_of(directory: Any) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 from rich.text import Text
 
 from tasks.folders import display_path
-from tasks.lineage.chain import BatchLink, PolicyLink
+from tasks.lineage.records import BatchUse, PolicyLineage
 
 DIGITS = 12  # of a digest, enough to tell policies apart
 INDENT = 4
 
 
-def chain_lines(chain: Sequence[PolicyLink]) -> list[Text]:
+def chain_lines(chain: Sequence[PolicyLineage]) -> list[Text]:
     """The whole chain, newest policy first."""
     lines, width = [], len(str(chain[0].version))
     for policy in chain:
@@ -25,7 +25,7 @@ def chain_lines(chain: Sequence[PolicyLink]) -> list[Text]:
     return lines
 
 
-def _line(said: tuple[str, str], link: PolicyLink | BatchLink, origin: str = "") -> Text:
+def _line(said: tuple[str, str], link: PolicyLineage | BatchUse, origin: str = "") -> Text:
     state = f"({link.state})" if link.state else ""
     parts = [said, (link.digest[:DIGITS], "dim"), (_shown(link.uri), ""), (origin, "green"), (state, "yellow")]
     return Text("  ").join(Text(text, style) for text, style in parts if text)

@@ -7,7 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
 from tasks.resources import pod
-from tasks.stages import CACHE_VERSION, stage, stage_folder, stage_seconds
+from tasks.stages import CACHE_VERSION, stage, stage_folder
 
 
 @task(cache=True, cache_version=CACHE_VERSION, **pod("policy"))
@@ -19,7 +19,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     from tasks.tracking import console, mlflow_run, outbox
     from tasks.tracking.provenance import library_versions
 
-    with stage(run, "initial_policy"):
+    with stage(run, "initial_policy") as s:
         if run.policy == "tiny":
             from tasks.training.cold_start import tiny_policy  # takes seconds, and only `tiny` needs it
 
@@ -37,7 +37,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
         manifest = import_checkpoint(source, folder)
         record_initial(run, folder, run.policy, source, manifest)
         outbox.send(run, tags={"policy.initial_digest": manifest.digest, **library_versions()})
-        mlflow_run.log_metrics(run, stage_seconds(), 0)
+        mlflow_run.log_metrics(run, s.seconds(), 0)
         outbox.save_pending(run, folder)
     return FlyteDirectory(str(folder))
 
