@@ -13,7 +13,7 @@ from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import EnvironmentSpec, Episode, Task
 from tasks.environments.scripted import annotated, play_baseline
-from tasks.evaluation.metrics import by_part, ended, mean_of, measure, pass_at
+from tasks.evaluation.metrics import PASS_AT, ended, mean_of, measure
 from tasks.evaluation.records import Evaluation, Example, Results
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
@@ -21,7 +21,7 @@ from tasks.rollout.play import play_tasks
 from tasks.seeds import derived_seed, evaluation_indices
 
 SAMPLED = 1024  # tasks at most that are also played at the rollout's temperature
-PASS_TASKS, PASS_AT = 256, (1, 4, 8)  # tasks at most for pass@k, and its k; each task is sampled as often as the last
+PASS_TASKS = 256  # tasks at most for pass@k; each is sampled as often as the largest k
 EXAMPLES = 8  # outcomes at most of which an episode is kept
 
 
@@ -93,15 +93,8 @@ def evaluate_policy(
 
     greedy = task_set.play(policy, rollout, tasks, 0.0, episode_ended)
     sampled = task_set.play(policy, rollout, once + further, rollout.temperature, episode_ended)
-    results, chances, parts = measure(spec, greedy), {}, {}
-    if spec.reward_range == (0, 1):
-        chances = pass_at(sampled, PASS_AT)
-        parts = {part: pass_at(of, PASS_AT) for part, of in by_part(spec, sampled).items()}
     return Evaluation(
-        reward=results.reward,
-        metrics=results.metrics,
-        pass_at=chances,
-        parts={name: found.replace(pass_at=parts.get(name, {})) for name, found in results.parts.items()},
+        **vars(measure(spec, greedy, sampled)),
         policy_version=read_manifest(policy).version,
         environment=task_set.environment,
         environment_options=rollout.environment_options,

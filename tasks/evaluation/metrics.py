@@ -13,6 +13,7 @@ from tasks.environments.interface import EnvironmentSpec, Episode, Metric
 from tasks.evaluation.records import Mean, Results
 
 Z95 = 1.959964  # the normal distribution's two-sided 95 % point
+PASS_AT = (1, 4, 8)  # the k of pass@k
 # Beside the metrics of each environment: shares of episodes by their finish reason.
 BUILT_IN = (
     Metric("invalid", "invalid replies", ".1%"),
@@ -37,10 +38,18 @@ def ended(episodes: Sequence[Episode]) -> list[Episode]:
     return counted
 
 
-def measure(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
-    """Mean reward and metrics, of all and of each part. What fewer than two episodes or steps have is left out."""
-    parts = {name: _means(spec, of) for name, of in by_part(spec, episodes).items() if len(_counted(of)) > 1}
-    return _means(spec, episodes).replace(parts=parts)
+def measure(spec: EnvironmentSpec, episodes: Sequence[Episode], sampled: Sequence[Episode] = ()) -> Results:
+    """Mean reward and metrics, of all and of each part. What fewer than two episodes or steps have is left out.
+
+    Where rewards are from 0 to 1, pass@k is of the `sampled` episodes.
+    """
+    chances = by_part(spec, sampled)
+    parts = {
+        name: _means(spec, of, chances.get(name, ()))
+        for name, of in by_part(spec, episodes).items()
+        if len(_counted(of)) > 1
+    }
+    return _means(spec, episodes, sampled).replace(parts=parts)
 
 
 def by_part(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[str, list[Episode]]:
@@ -56,7 +65,7 @@ def _counted(episodes: Sequence[Episode]) -> list[Episode]:
     return [episode for episode in episodes if episode.finish_reason != "error"]
 
 
-def _means(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
+def _means(spec: EnvironmentSpec, episodes: Sequence[Episode], sampled: Sequence[Episode]) -> Results:
     counted = ended(episodes)
     scored = [(episode, spec.score(episode)) for episode in counted]
     values = {m.key: [value for found in scored for value in _values(m, *found)] for m in spec.metrics}
@@ -66,6 +75,7 @@ def _means(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> Results:
     return Results(
         reward=mean_of([episode.reward for episode in counted]),
         metrics={key: mean_of(found) for key, found in values.items() if len(found) > 1},
+        pass_at=pass_at(sampled, PASS_AT) if spec.reward_range == (0, 1) else {},
     )
 
 

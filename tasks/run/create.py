@@ -26,30 +26,25 @@ Config = TypeVar("Config", GrpoConfig, RolloutConfig)
 
 
 def check_inputs(
-    *,
-    run_name: str,
-    policy: str,
-    environment: str,
-    environment_url: str,
-    iterations: int,
-    seed: int,
-    lag: int,
-    config: GrpoConfig,
-    here: bool = True,
-    files: named.Files = named.files_of,
+    inputs: Mapping[str, Any], config: GrpoConfig, *, here: bool = True, files: named.Files = named.files_of
 ) -> tuple[GrpoConfig, dict[str, Any]]:
     """The resolved settings, and the config.json of the policy; ValueError, in one sentence, for a bad input.
 
-    `policy` is the uri of a `named.Source`, `files` gives the file system of one in object storage. `here`: all
-    stages will run on this machine, as in `check_memory`.
+    `inputs` are those of the workflow beside its settings; their policy is the uri of a `named.Source`, and `files`
+    gives the file system of one in object storage. `here`: all stages will run on this machine, as in `check_memory`.
     """
+
+    def check(name: str, holds: bool, allowed: str) -> None:
+        require(holds, name, inputs[name], allowed)
+
+    lag = inputs["lag"]
     allowed = "letters, digits, dots, dashes and underscores, at most 64, or nothing for a name made from the date"
-    require(re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", run_name) is not None, "run_name", run_name, allowed)
-    require(iterations >= 1, "iterations", iterations, "1 or more")
-    require(0 <= seed < 2**31, "seed", seed, "0 to 2147483647")
-    require(lag in (0, 1), "lag", lag, "0 or 1")
-    known = check_policy(policy, hub_names=True, here=here, files=files)
-    config = resolve(config, environment, environment_url, here=here)
+    check("run_name", re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", inputs["run_name"]) is not None, allowed)
+    check("iterations", inputs["iterations"] >= 1, "1 or more")
+    check("seed", 0 <= inputs["seed"] < 2**31, "0 to 2147483647")
+    check("lag", lag in (0, 1), "0 or 1")
+    known = check_policy(inputs["policy"], hub_names=True, here=here, files=files)
+    config = resolve(config, inputs["environment"], inputs["environment_url"], here=here)
     allowed = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
     require(config.buffer.max_age >= lag, "buffer.max_age", config.buffer.max_age, allowed)
     known = known or shape(config.tiny)
@@ -77,11 +72,9 @@ def check_policy(
     """
     if policy == "tiny":
         return {}
-    if hub_names and hub.is_hub_name(policy):
-        folder, weights = hub.fetch(policy, weights=False)
-        known = check_checkpoint(folder, name=policy, weights=weights)
-    elif named.is_remote(policy):
-        folder, weights = named.look(policy, files)
+    from_hub = hub_names and hub.is_hub_name(policy)
+    if from_hub or named.is_remote(policy):
+        folder, weights = hub.fetch(policy, weights=False) if from_hub else named.look(policy, files)
         known = check_checkpoint(folder, name=policy, weights=weights)
     else:
         known = check_checkpoint(Path(policy))

@@ -41,8 +41,7 @@ def create_run(
     state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()
     source = start_of(policy, run_name, files)
-    checked: dict = {**inputs, "policy": source.uri}
-    resolved, known = check_inputs(**checked, config=config, here=here, files=files)
+    resolved, known = check_inputs({**inputs, "policy": source.uri}, config, here=here, files=files)
     needs = check_memory(known, policy, resolved, lag=lag, here=here)
     use_scratch_folder()
     run = open_run(inputs, config, resolved, needs, source, {} if here else flyte_execution())

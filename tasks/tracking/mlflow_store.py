@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.folders import RUNS
 from tasks.settings import require
@@ -137,7 +137,7 @@ def check_reachable(uri: str) -> None:
         # A question that every MLflow server can answer, if only with this code: the experiment is not there yet.
         endpoint = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
         asked = {"method": "GET", "max_retries": 0, "timeout": 5, "raise_on_status": False}
-        given = within(PROBE_SECONDS, lambda: http_request(get_default_host_creds(uri), endpoint, **asked))
+        given: Any = within(PROBE_SECONDS, lambda: http_request(get_default_host_creds(uri), endpoint, **asked))
         if given.status_code == 200 or (given.status_code == 404 and "RESOURCE_DOES_NOT_EXIST" in given.text):
             return
         answer = f"HTTP status {given.status_code}"

@@ -157,9 +157,9 @@ def find(uri: str, policy: str) -> Version:
     asked = NAME.fullmatch(policy)
     if asked is None:
         raise ValueError(f'policy is "{policy}"; allowed in the registry: {ALLOWED}.')
-    model, alias, given = asked["model"], asked["alias"], f'policy is "{policy}"'
+    model, alias, given = asked["model"], asked["alias"] or "", f'policy is "{policy}"'
     with _open(uri, model) as known:
-        if known.versions and alias is not None and alias not in known.aliases:
+        if known.versions and alias and alias not in known.aliases:
             named = ", ".join(f"models:/{model}@{name}" for name in sorted(known.aliases))
             raise ValueError(f"{given}, and no version is called so; allowed: {named or ALLOWED}.")
         return known.version(int(asked["number"] or known.aliases.get(alias, 0)), given)

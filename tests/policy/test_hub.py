@@ -24,7 +24,7 @@ LOOK = """
 from tasks.config import GrpoConfig
 from tasks.run.create import check_inputs
 options = dict(run_name="", environment="blackjack", environment_url="", iterations=1, seed=0, lag=0)
-print(check_inputs(**options, policy={policy!r}, config=GrpoConfig())[1]["model_type"])
+print(check_inputs(dict(options, policy={policy!r}), GrpoConfig())[1]["model_type"])
 """
 FETCH = """
 from runs import a_run
