@@ -99,16 +99,6 @@ def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:
     return version % config.evaluation.every == 0 or version == iterations
 
 
-class Training(NamedTuple):
-    """The nodes of a training that later nodes read."""
-
-    run: Run
-    config: GrpoConfig
-    first: FlyteDirectory
-    done: Progress
-    summary: FlyteFile
-
-
 def training(
     run_name: str,
     policy: str,
@@ -118,14 +108,14 @@ def training(
     seed: int,
     lag: int,
     config: GrpoConfig,
-) -> Training:
-    """A whole training, as nodes of the workflow that calls this."""
+) -> tuple[Run, GrpoConfig, FlyteDirectory, Progress, FlyteFile]:
+    """A whole training, as nodes of the workflow that calls this: run, settings, policy 0, the end, summary.json."""
     run, config = create_run(run_name, policy, environment, environment_url, iterations, seed, lag, config)
     first = initial_policy(run=run, config=config)
     start = Progress(policies=[first], states=[], batches=[], training_batch=TrainingBatch(), evaluations=[])
     done = iterate(run, config, iterations, lag, first, 0, iterations, *start)
     summary = report(run=run, evaluations=done.evaluations, policies=done.policies, iterations=iterations)
-    return Training(run, config, first, done, summary)
+    return run, config, first, done, summary
 
 
 @workflow
@@ -157,4 +147,5 @@ def grpo(
     Returns:
         summary.json of the run.
     """
-    return training(run_name, policy, environment, environment_url, iterations, seed, lag, config).summary
+    *_, summary = training(run_name, policy, environment, environment_url, iterations, seed, lag, config)
+    return summary

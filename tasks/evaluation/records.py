@@ -31,6 +31,10 @@ class Results(Record):
     pass_at: dict[str, float] = field(default_factory=dict)  # by k; empty where rewards are not from 0 to 1
     parts: dict[str, "Results"] = field(default_factory=dict)  # on the tasks of each part, by `EnvironmentSpec.parts`
 
+    def means(self) -> dict[str, float]:
+        """The mean reward and metrics."""
+        return {"reward": self.reward.mean, **{name: found.mean for name, found in self.metrics.items()}}
+
     def numbers(self) -> dict[str, Any]:
         """The same as summary.json has it: reward, reward_ci95, metrics, pass_at and parts where there are some."""
         metrics = {name: found.to_dict() for name, found in self.metrics.items()}

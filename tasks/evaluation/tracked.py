@@ -48,18 +48,17 @@ def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
     """The evaluation as MLflow's metrics `eval/…`."""
     reward = evaluation.reward
     found = {
-        "reward": reward.mean,
         "reward_low": reward.mean - reward.ci95,
         "reward_high": reward.mean + reward.ci95,
         "sampled_reward": evaluation.sampled_reward.mean,
         **{f"pass_at_{k}": chance for k, chance in evaluation.pass_at.items()},
         **{name: results.reward.mean for name, results in evaluation.baselines.items()},
-        **{name: found.mean for name, found in evaluation.metrics.items()},
+        **evaluation.means(),
     }
     parts = {
         part_metric("eval", part, name): value
         for part, of in evaluation.parts.items()
-        for name, value in {"reward": of.reward.mean, **{n: mean.mean for n, mean in of.metrics.items()}}.items()
+        for name, value in of.means().items()
         if name == "reward" or len(evaluation.parts) <= FEW_PARTS
     }
     return {f"eval/{name}": value for name, value in found.items()} | parts
@@ -68,8 +67,7 @@ def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
 def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evaluation) -> registry.Candidate:
     """The policy in `folder`, which stays at `uri`, as the registry takes it: what was measured is its tags."""
     manifest = read_manifest(folder)
-    measured = {"reward": found.reward.mean, "reward_ci95": found.reward.ci95}
-    measured |= {name: metric.mean for name, metric in found.metrics.items()}
+    measured = {**found.means(), "reward_ci95": found.reward.ci95}
     measured |= {f"{part}.reward": of.reward.mean for part, of in found.parts.items()}
     tags = {
         **{name: f"{value:.6g}" for name, value in measured.items()},
