@@ -85,7 +85,7 @@ def compare_into(folder: Path, policy: Path, other: Path, rollout: RolloutConfig
         seed=task_set.seed,
         **paired(*rewards),  # type: ignore[arg-type]
         results={name: measure(spec, episodes) for name, episodes in played.items()},
-        baselines=play_baselines(task_set, rollout),
+        baselines=play_baselines(task_set, rollout),  # type: ignore[arg-type]  # settings have a hash
     )
     with atomic_directory(folder) as new:
         (new / FILE).write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")

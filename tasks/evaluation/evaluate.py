@@ -101,7 +101,7 @@ def evaluate_policy(
         tasks=len(tasks),
         seed=task_set.seed,
         sampled_reward=mean_of([episode.reward for episode in ended(sampled[: len(once)])]),
-        baselines=play_baselines(task_set, rollout),
+        baselines=play_baselines(task_set, rollout),  # type: ignore[arg-type]  # settings have a hash
         examples=examples(spec, greedy, sampled),
         details=spec.details(ended(greedy)) if spec.details else None,
     )
