@@ -9,13 +9,12 @@ a training has one comparison, at its end: there is no second try, and no best o
 """
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import Comparison, check_tasks
 from tasks.folders import run_folder
-from tasks.json_records import Record
 from tasks.tracking import mlflow_run, registry
 
 
@@ -50,26 +49,13 @@ def utc(time: datetime) -> datetime:
     return time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
 
 
-@dataclass(frozen=True)
-class Decision(Record):
-    """What became of a trained policy.
+def decide(run: Run, version: registry.Version, comparison: Comparison) -> dict[str, Any]:
+    """Promote the version when it is surely better than the champion; note the decision with version and run.
 
-    Example: `Decision(promoted=True, why="version 7 of grpo-calculator is champion, in the place of version 3: +0.0311
-    ±0.0076 an episode on …", model="grpo-calculator", version=7, difference=0.0311, …)`.
+    Example: `{"promoted": True, "why": "version 7 of grpo-calculator is champion, in the place of version 3: +0.0311
+    ±0.0076 an episode on …", "model": "grpo-calculator", "version": 7, "difference": 0.0311, "difference_ci95": 0.0076,
+    "tasks": 10000, "seed": 7}`.
     """
-
-    promoted: bool
-    why: str  # one sentence
-    model: str
-    version: int
-    difference: float
-    difference_ci95: float
-    tasks: int
-    seed: int
-
-
-def decide(run: Run, version: registry.Version, comparison: Comparison) -> Decision:
-    """Promote the version when it is surely better than the champion; note the decision with version and run."""
     uri, model = run.tracking_uri, version.model
     found = comparison.in_words
     if comparison.surely_better:
@@ -82,4 +68,4 @@ def decide(run: Run, version: registry.Version, comparison: Comparison) -> Decis
     numbers = {name: getattr(comparison, name) for name in ("difference", "difference_ci95", "tasks", "seed")}
     compared = {f"comparison.{name}": value for name, value in numbers.items()}
     registry.note(uri, model, version.number, why, run_id=run.mlflow_run_id, **compared)
-    return Decision(promoted=promoted, why=why, model=model, version=version.number, **numbers)
+    return {"promoted": promoted, "why": why, "model": model, "version": version.number, **numbers}

@@ -58,8 +58,8 @@ def decide_promotion(
         decision = decide(run, version, compared)
         path = run_folder(run.name) / "promotion.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
-        path.write_text(json.dumps(decision.to_dict(), indent=1) + "\n")
-        console.stage(decision.why)
+        path.write_text(json.dumps(decision, indent=1) + "\n")
+        console.stage(decision["why"])
     return FlyteFile(str(path))
 
 

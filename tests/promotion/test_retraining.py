@@ -3,12 +3,13 @@
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import Comparison, paired
-from tasks.promotion.retraining import Decision, begin, decide, night_seed
+from tasks.promotion.retraining import begin, decide, night_seed
 from tasks.tracking import registry
 from tasks.tracking.mlflow_store import client, experiment
 
@@ -54,44 +55,48 @@ def number(run: Run) -> int:
 
 
 def test_what_is_surely_better_becomes_champion_and_what_is_not_does_not(run: Run) -> None:
-    def decided(digest: str, other: str, **tasks: int) -> Decision:
+    def decided(digest: str, other: str, **tasks: int) -> dict[str, Any]:
         version = registered(run.tracking_uri, digest)
         return decide(run, version, compared(digest, other, **tasks))
 
     # The first one: mean 0.04, deviation 0.28, half-width 0.055.
     refused = decided("bb", "aa", won=2, lost=0)
-    assert not refused.promoted and number(run) == 0
-    assert refused.why == (
+    assert not refused["promoted"] and number(run) == 0
+    assert refused["why"] == (
         f"{MODEL} has no champion yet, version 2 is not surely better than what it was trained from: "
         "+0.0400 ±0.0552 an episode on 100 tasks (better on 2, worse on 0, the same on 98)"
     )
     # Mean 0.2, deviation 0.60, half-width 0.118.
     first = decided("bb", "aa", won=10, lost=0)
-    assert first.promoted and number(run) == 2
-    assert first.why.startswith(f"version 2 of {MODEL} is champion, the first one: +0.2000 ±0.118")
+    assert first["promoted"] and number(run) == 2
+    assert first["why"].startswith(f"version 2 of {MODEL} is champion, the first one: +0.2000 ±0.118")
     # Mean 0.12, deviation 0.82, half-width 0.162: more tasks won than lost, and no proof.
     stays = decided("cc", "bb", won=12, lost=6)
-    assert not stays.promoted and number(run) == 2
-    assert stays.why.startswith(f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: +0.12")
+    assert not stays["promoted"] and number(run) == 2
+    assert stays["why"].startswith(
+        f"version 2 of {MODEL} stays champion, version 3 is not surely better than it: +0.12"
+    )
     worse = decided("cc", "bb", won=0, lost=10)
-    assert not worse.promoted and number(run) == 2 and "-0.2000" in worse.why
+    assert not worse["promoted"] and number(run) == 2 and "-0.2000" in worse["why"]
     second = decided("cc", "bb", won=20, lost=1)
-    assert second.promoted and number(run) == 3
+    assert second["promoted"] and number(run) == 3
     assert decided("cc", "bb", won=20, lost=1) == second  # a stage that is repeated says the same
-    assert (second.model, second.version, second.tasks, second.seed) == (MODEL, 3, 100, 5)
+    assert (second["model"], second["version"], second["tasks"], second["seed"]) == (MODEL, 3, 100, 5)
 
     tags = client(run.tracking_uri).get_model_version(MODEL, "3").tags
-    assert tags["promotion"].endswith(second.why)
+    assert tags["promotion"].endswith(second["why"])
     assert (tags["comparison.difference"], tags["comparison.tasks"]) == ("0.38", "100")
-    assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == second.why
+    assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == second["why"]
 
 
 def test_better_than_a_champion_of_yesterday_is_not_enough(run: Run) -> None:
     registry.promote(run.tracking_uri, MODEL, 2, "meanwhile")
     found = decide(run, registry.find(run.tracking_uri, f"models:/{MODEL}/3"), compared("cc", "aa", won=30, lost=0))
-    assert not found.promoted and number(run) == 2
-    assert found.why.startswith(f"version 2 of {MODEL} stays champion, it became so meanwhile: version 3 was compared")
-    assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == found.why
+    assert not found["promoted"] and number(run) == 2
+    assert found["why"].startswith(
+        f"version 2 of {MODEL} stays champion, it became so meanwhile: version 3 was compared"
+    )
+    assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == found["why"]
 
 
 def test_each_night_has_its_own_seed_and_begins_with_the_champion(run: Run) -> None:
