@@ -64,7 +64,7 @@ def flat_metrics(evaluation: Evaluation) -> dict[str, float]:
     return {f"eval/{name}": value for name, value in found.items()} | parts
 
 
-def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evaluation) -> registry.Candidate:
+def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evaluation) -> registry.Version:
     """The policy in `folder`, which stays at `uri`, as the registry takes it: what was measured is its tags."""
     manifest = read_manifest(folder)
     measured = {**found.means(), "reward_ci95": found.reward.ci95}
@@ -78,7 +78,7 @@ def candidate(run: Run, config: GrpoConfig, folder: Path, uri: str, found: Evalu
         "run": run.name,
     }
     model = registry.model_name(config.tracking.model, run.environment)
-    return registry.Candidate(model, uri, manifest.digest, run.mlflow_run_id, tags)
+    return registry.Version(model, uri, manifest.digest, run_id=run.mlflow_run_id, tags=tags)
 
 
 def description(

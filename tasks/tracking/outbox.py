@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.config import Run
 from tasks.json_records import Record
 from tasks.tracking import console, mlflow_store
-from tasks.tracking.registry import Candidate, Exists, register
+from tasks.tracking.registry import Exists, Version, register
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,7 +45,7 @@ class Entry(Record):
     dataset: dict[str, str] = field(default_factory=dict)  # a batch that the run was trained on: MLflow's Dataset
     file: str = ""  # path of a file to copy; in PENDING relative to its folder
     folder: str = ""  # of the run's artifacts, where the copy goes
-    policy: Candidate | None = None  # to register
+    policy: Version | None = None  # to register
     traces: list[dict[str, Any]] = field(default_factory=list)  # episodes, as `traces.write` takes them
     status: str = ""  # of the whole run
 

@@ -34,26 +34,17 @@ Exists = Callable[[str], bool]  # whether a policy still lies at a directory or 
 
 
 @dataclass(frozen=True)
-class Candidate(Record):
-    """A policy to register. Example: `Candidate(model="grpo-calculator", uri="s3://bucket/policies/00032",
-    digest="5f0c…", run_id="4be1…", tags={"reward": "-0.048", "policy_version": "32", …})`."""
+class Version(Record):
+    """A policy that is registered, or is to be. Example: `Version(model="grpo-calculator", digest="5f0c…",
+    uri="s3://bucket/policies/00032", number=7, run_id="4be1…", tags={"reward": "-0.048", "policy_version": "32", …})`.
+    """
 
     model: str
     uri: str  # the directory of its weights, or the URI of one
     digest: str  # as in its policy.json
-    run_id: str  # of the training that made it
-    tags: dict[str, str]  # "policy_version", and what was measured
-
-
-@dataclass(frozen=True)
-class Version(Record):
-    """A registered policy. Example: `Version(model="grpo-calculator", number=7, uri="/…/runs/monday/policies/00032",
-    digest="5f0c…")`."""
-
-    model: str
-    number: int
-    uri: str
-    digest: str
+    number: int = 0  # in the registry
+    run_id: str = ""  # of the training that made it
+    tags: dict[str, str] = field(default_factory=dict)  # to register it with: "policy_version", and what was measured
 
     @property
     def name(self) -> str:
@@ -115,7 +106,7 @@ def _retried(write: Write) -> Write:
 
 
 @_retried
-def register(uri: str, given: Candidate, exists: Exists | None = None) -> Version:
+def register(uri: str, given: Version, exists: Exists | None = None) -> Version:
     """The version of the policy, made where there is none; the model's newest policy becomes the challenger.
 
     A policy has one version, however often a stage is repeated or a later run starts from it. Only where its weights

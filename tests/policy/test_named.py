@@ -34,7 +34,7 @@ def put(folder: Path) -> MemoryFileSystem:
 
 def registered(store: str, folder: Path, uri: str) -> registry.Version:
     digest = read_manifest(folder).digest
-    return registry.register(store, registry.Candidate(model="m", uri=uri, digest=digest, run_id="", tags={}))
+    return registry.register(store, registry.Version(model="m", uri=uri, digest=digest, run_id="", tags={}))
 
 
 @pytest.mark.parametrize("name", ["tiny", "runs/monday/policies/00032", "owner/name@main"])

@@ -18,7 +18,7 @@ NIGHT = datetime(2026, 11, 30, 2, tzinfo=UTC)
 
 
 def registered(uri: str, digest: str) -> registry.Version:
-    return registry.register(uri, registry.Candidate(MODEL, f"/{digest}", digest, "", {}), lambda place: True)
+    return registry.register(uri, registry.Version(MODEL, f"/{digest}", digest), lambda place: True)
 
 
 @pytest.fixture

@@ -71,9 +71,9 @@ def artifacts(run: Run, folder: str = "") -> set[str]:
     return {a.path for a in mlflow_store.client(run.tracking_uri).list_artifacts(run.mlflow_run_id, folder)}
 
 
-def candidate(run: Run, model: str, version: int) -> registry.Candidate:
+def candidate(run: Run, model: str, version: int) -> registry.Version:
     """Policy `version` of the run, as far as the registry looks at it."""
-    return registry.Candidate(
+    return registry.Version(
         model=model,
         uri=f"s3://bucket/policies/{version}",
         digest=f"{model}-{version}",

@@ -23,7 +23,7 @@ store, own = sys.argv[1:]
 print("ready", flush=True)
 sys.stdin.readline()
 for digest in ("same", own, "same too"):
-    candidate = registry.Candidate(model="twins", uri="s3://policies/" + digest, digest=digest, run_id="", tags={})
+    candidate = registry.Version(model="twins", uri="s3://policies/" + digest, digest=digest, run_id="", tags={})
     made = registry.register(store, candidate)
     print(made.name, made.digest)
 """
@@ -39,8 +39,8 @@ def uri(request: pytest.FixtureRequest, file: str, mlflow_server: Server) -> str
     return file if request.param == "file" else mlflow_server.url
 
 
-def candidate(model: str, uri: str, digest: str, run_id: str = "", **tags: str) -> registry.Candidate:
-    return registry.Candidate(model=model, uri=uri, digest=digest, run_id=run_id, tags=tags)
+def candidate(model: str, uri: str, digest: str, run_id: str = "", **tags: str) -> registry.Version:
+    return registry.Version(model=model, uri=uri, digest=digest, run_id=run_id, tags=tags)
 
 
 def policy(folder: Path, digest: str) -> Path:
