@@ -165,7 +165,7 @@ def test_tool_calls_results_and_errors_are_shown() -> None:
     call = {"id": "1", "name": "python", "arguments": '{"code": "1+1"}'}
     messages = [
         {"role": "user", "content": "1+1?"},
-        {"role": "assistant", "content": "", "tool_calls": [call], "reward": 0.0, "note": "", "valid": True},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "2", "tool_call_id": "1"},
     ]
     failed = Example(outcome="error", reward=0.0, sampled=False, messages=messages, error="the sandbox went away")
