@@ -69,12 +69,13 @@ class Player:
         `max_episode_tokens` ends as "truncated". Raises EnvironmentFailure; the episode then has what came before.
         """
         step = add_step(episode, await self._call(environment.reset, episode.task))
-        prompt: Sequence[int] | None = self.chat.initial_ids(episode.messages)
+        prompt = self.chat.initial_ids(episode.messages)
         while not step.done:
-            if prompt is None or not self._fits(episode, prompt):
+            if not self._fits(episode, prompt):
                 return self._truncate(episode)
             segment = episode.segments[-1]
-            completion = await self.sample(segment.token_ids, reply_seed(episode.turns), self._room(segment))
+            most = int(min(self.config.max_tokens, self._budget - len(segment.token_ids)))
+            completion = await self.sample(segment.token_ids, reply_seed(episode.turns), most)
             reply = self._add_reply(episode, completion)
             if completion.truncated:
                 return self._truncate(episode, reply)
@@ -101,9 +102,6 @@ class Player:
     def _budget(self) -> float:
         return self.config.max_episode_tokens or math.inf
 
-    def _room(self, segment: Segment) -> int:
-        return int(min(self.config.max_tokens, self._budget - len(segment.token_ids)))
-
     def _add_reply(self, episode: SampledEpisode, completion: Completion) -> Message:
         reply: Message = {"role": "assistant", "content": self.chat.reply_text(completion.token_ids)}
         episode.messages.append(reply)
@@ -112,7 +110,7 @@ class Player:
         episode.turns += 1
         return reply
 
-    def _next_prompt(self, episode: SampledEpisode, reply: Message, step: Step) -> Sequence[int]:
+    def _next_prompt(self, episode: SampledEpisode, reply: Message, step: Step) -> list[int]:
         """The tokens behind the reply; in a new segment where the template rewrites earlier turns."""
         before = len(episode.messages) - len(step.messages)
         ended = episode.segments[-1].token_ids[-1] == self.chat.end_id  # else a stop string came first

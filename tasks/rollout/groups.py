@@ -61,8 +61,7 @@ class GroupSchedule:
         self.numbers, self.config, self.job, self.reward, self.progress = numbers, config, job, reward, progress
         self.size = config.group_size
         self.known = known or {}
-        self.episodes: dict[int, list[SampledEpisode]] = {}  # by number, of those played here; in the order of members
-        self.running: dict[int, dict[int, SampledEpisode]] = {}  # by number and member, of groups that are not finished
+        self.episodes: dict[int, dict[int, SampledEpisode]] = {}  # by number and member, of groups played here
         self.varies: dict[int, bool] = {}  # whether the rewards of a finished group differ
         self.begun = self.checked = self.kept = 0  # of `numbers`, in order; `kept` of those checked
         self.jobs = self._jobs()
@@ -77,33 +76,27 @@ class GroupSchedule:
         """Whether the batch is complete: `numbers[:checked]`."""
         return self.kept >= self.config.groups or self.checked >= len(self.numbers)
 
-    def next(self) -> Job | None:
-        """The next member of a group; a new group only while those begun will not do."""
-        return next(self.jobs, None)
-
     def finished(self, job: Job, episode: SampledEpisode) -> bool:
         """Take note of an episode; True when the batch is complete."""
         self.errors.count(episode)
         number, member = divmod(job.number, self.size)
-        members = self.running[number]
+        members = self.episodes.setdefault(number, {})
         members[member] = episode
         self._rewards += episode.reward
         if len(members) == self.size:
-            self.episodes[number] = [members[m] for m in range(self.size)]
-            del self.running[number]
-            self._judge(number, map(self.reward, self.episodes[number]))
+            self._judge(number, map(self.reward, members.values()))
             self._advance()
             note = f"reward {self._rewards / self.errors.episodes:+.3f}"
             self.progress(self.kept, self.config.groups, note)
         return self.enough
 
     def _jobs(self) -> Iterator[Job | None]:
+        """The members of a group after those of another; a new group only while those begun will not do."""
         for number in self.numbers:
             while number not in self.known and (self.enough or not self._more_are_needed()):
                 yield None
             self.begun += 1
             if number not in self.known:
-                self.running[number] = {}
                 yield from (self.job(number, member) for member in range(self.size))
 
     def _judge(self, number: int, rewards: Iterable[float | None]) -> None:

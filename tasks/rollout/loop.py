@@ -36,9 +36,7 @@ class Job:
 class Schedule(Protocol):
     """Which episodes are played."""
 
-    def next(self) -> Job | None:
-        """An episode to begin now, or None: there is none, or what runs has to end first."""
-        ...
+    jobs: Iterator[Job | None]  # next: an episode to begin now, or None where what runs has to end first
 
     def finished(self, job: Job, episode: SampledEpisode) -> bool:
         """Take note of an episode; True when that is enough, and those still running are given up."""
@@ -127,7 +125,7 @@ class EpisodeLoop:
             raise self.failure
 
     def _start(self) -> None:
-        while len(self.workers) < self.config.concurrent_episodes and (job := self.schedule.next()):
+        while len(self.workers) < self.config.concurrent_episodes and (job := next(self.schedule.jobs, None)):
             self.workers.add(asyncio.create_task(self._work(job)))
 
     async def _work(self, job: Job | None) -> None:
@@ -136,7 +134,7 @@ class EpisodeLoop:
             while job and not self.enough:
                 environment, episode = await self._play(environment, job)
                 self.enough = self.schedule.finished(job, episode) or self.enough
-                job = None if self.enough else self.schedule.next()
+                job = None if self.enough else next(self.schedule.jobs, None)
                 self._start()
             if environment:
                 self.idle.append(environment)

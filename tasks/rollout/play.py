@@ -1,6 +1,6 @@
 """Plays tasks with one policy: the entry for evaluations and comparisons."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -48,13 +48,11 @@ class TaskSchedule:
         ended: Callable[[Episode], None],
     ):
         self.ended = ended
-        self.jobs = (Job(task, number, partial(reply_seed, number)) for number, task in enumerate(tasks))
+        self.jobs: Iterator[Job | None] = (
+            Job(task, number, partial(reply_seed, number)) for number, task in enumerate(tasks)
+        )
         self.episodes: dict[int, Episode] = {}
         self.errors = ErrorShare(config, len(tasks))
-
-    def next(self) -> Job | None:
-        """The next task."""
-        return next(self.jobs, None)
 
     def finished(self, job: Job, episode: SampledEpisode) -> bool:
         """Take note of an episode; all tasks are played in any case."""

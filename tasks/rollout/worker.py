@@ -75,7 +75,7 @@ class RolloutWorker:
             row
             for number in numbers
             if number not in rows_of
-            for member, episode in enumerate(schedule.episodes[number])
+            for member, episode in sorted(schedule.episodes[number].items())
             for row in rows(episode, spec, self.config, f"{self.iteration:05d}-{number:05d}", member, version)
         ]
         table = to_table(new)

@@ -13,6 +13,7 @@ from tasks.config import LoraConfig, TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import Demonstration
 from tasks.folders import RUNS, atomic_directory
+from tasks.policy import refuse
 from tasks.policy.chat import Chat
 from tasks.policy.checkpoint import Manifest, read_manifest, write_manifest
 from tasks.policy.tiny import make_tokenizer, make_weights
@@ -66,10 +67,7 @@ def make_tiny(
     """
     spec = get_environment(environment, options, thinking=thinking)
     if spec.demonstrations is None:
-        raise ValueError(
-            f'policy is "tiny", which needs an environment with demonstrations, and {environment} has none; allowed: a '
-            f"checkpoint."
-        )
+        refuse("tiny", f", which needs an environment with demonstrations, and {environment} has none", "a checkpoint")
     demonstrations = spec.demonstrations(seed, config.cold_start_demonstrations)
     with atomic_directory(target) as folder:
         texts = (message["content"] for demonstration in demonstrations for message in demonstration.messages)

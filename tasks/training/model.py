@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint, copy_all_but
 from tasks.policy.contents import check_stored, weights_dtype
+from tasks.settings import require
 from tasks.training import titan  # first: it tells torchtitan the device
 from tasks.training.architectures import SPECS
 from tasks.training.lora import ADAPTER, init_adapters, merged, with_adapters, write_adapter
@@ -42,11 +43,9 @@ def build_model(
     `training.seq_len` is more than the policy's max_position_embeddings.
     """
     config, seq_len = check_checkpoint(folder), training.seq_len
-    if seq_len > config["max_position_embeddings"]:
-        raise ValueError(
-            f"training.seq_len is {seq_len}; allowed: at most {config['max_position_embeddings']}, "
-            f"the max_position_embeddings of the policy."
-        )
+    positions = config["max_position_embeddings"]
+    allowed = f"at most {positions}, the max_position_embeddings of the policy"
+    require(seq_len <= positions, "training.seq_len", seq_len, allowed)
     spec = SPECS[config["model_type"]](config, seq_len)
     parallelism, parallel_dims = titan.parallelism(training), titan.join_process_group(training)
     shape = with_adapters(spec.model, training.lora) if training.lora.rank else spec.model

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import torch
 
 from tasks.records import trajectory_numbers
+from tasks.settings import require
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,8 @@ def plan_rows(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[l
     """
     lengths_R = data.lengths_R
     longest = max((int(lengths_R[r]) for r in samples), default=0)
-    if longest > seq_len:
-        raise ValueError(
-            f"training.seq_len is {seq_len}; allowed: at least {longest}, the longest trajectory's tokens."
-        )
+    allowed = f"at least {longest}, the longest trajectory's tokens"
+    require(longest <= seq_len, "training.seq_len", seq_len, allowed)
     plans = _plan_sharing(data, samples, seq_len), _plan_longest_first(data, samples, seq_len)
     return min(plans, key=lambda rows: padded_tokens(data, rows))
 

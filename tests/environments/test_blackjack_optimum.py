@@ -116,14 +116,3 @@ def test_the_optimum_wins_in_the_real_environment_what_it_should() -> None:
     spread = (exact.win + exact.loss - exact.expected_reward**2) ** 0.5
     assert abs(sum(rewards) / n - exact.expected_reward) < 4 * spread / n**0.5
     assert abs(rewards.count(1.0) / n - exact.win) < 4 * 0.5 / n**0.5
-
-
-@pytest.mark.parametrize(("cards", "dealer"), [("10 10 5", "6"), ("A A A A", "A"), ("10", "6")])
-def test_hands_that_cannot_be(cards: str, dealer: str) -> None:
-    with pytest.raises(ValueError, match="two cards or more, all from one deck"):
-        action_values(cards.split(), dealer)
-
-
-def test_cards_that_do_not_exist() -> None:
-    with pytest.raises(ValueError, match='the card is "1"; allowed: A, 2'):
-        action_values(["1", "2"], "6")

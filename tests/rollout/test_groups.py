@@ -35,25 +35,25 @@ def test_the_first_groups_with_variance_make_the_batch_whichever_ends_first(seed
     rng, plan, running = random.Random(seed), schedule(), []
     done = False
     while not done:
-        while len(running) < at_once and (new := plan.next()):
+        while len(running) < at_once and (new := next(plan.jobs, None)):
             running.append(new)
         ended = running.pop(rng.randrange(len(running)))
         done = finish(plan, ended, VARIES[int(ended.task.id) % 10])
     assert plan.checked == 6  # the groups 0 to 5, of which 0, 2 and 5 have variance
     assert plan.begun <= 6 + at_once
-    assert all([e.task.id for e in plan.episodes[n]] == [str(n)] * 2 for n in range(6))
+    assert all([e.task.id for e in plan.episodes[n].values()] == [str(n)] * 2 for n in range(6))
 
 
 def test_no_more_groups_begin_than_will_probably_do() -> None:
     plan = schedule(RolloutConfig(groups=100, max_groups=1000, group_size=2), range(1000))
-    first = [plan.next() for _ in range(300)]
+    first = [next(plan.jobs, None) for _ in range(300)]
     assert sum(j is not None for j in first) == 200  # nothing known: as if every group had variance
     for number in range(50):  # of the first fifty every other one has
         for member in range(2):
             finish(plan, first[2 * number + member], varies=number % 2 == 0)  # type: ignore[arg-type]
     # 25 of 50 are kept: 75 are missing, share 26 / 51; 50 run, so that about 97 more would do, and half a deviation.
     more = 0
-    while plan.next():
+    while next(plan.jobs, None):
         more += 1
     assert 97 * 2 <= more <= (97 + 2 * 6) * 2
 
@@ -61,7 +61,7 @@ def test_no_more_groups_begin_than_will_probably_do() -> None:
 def test_all_numbers_are_played_where_there_is_never_enough() -> None:
     plan = schedule(numbers=range(5))
     jobs, ends = [], []
-    while new := plan.next():
+    while new := next(plan.jobs, None):
         jobs.append(new)
         ends.append(finish(plan, new, varies=int(new.task.id) == 3))
     assert len(jobs) == 10 and ends == [False] * 9 + [True]
@@ -72,12 +72,12 @@ def test_groups_played_elsewhere_are_taken_and_missing_ones_played() -> None:
     known = {0: [0.0, 1.0], 1: [1.0, 1.0], 3: [0.0, 1.0], 4: [0.0, 1.0]}
     plan = schedule(known=known)
     assert not plan.enough
-    jobs = [plan.next(), plan.next()]
+    jobs = [next(plan.jobs, None), next(plan.jobs, None)]
     assert [j.task.id for j in jobs if j] == ["2", "2"]
     assert finish(plan, jobs[0], varies=True) is False  # type: ignore[arg-type]
     assert finish(plan, jobs[1], varies=True) is True  # type: ignore[arg-type]
     assert plan.checked == 4  # 0, 2 and 3; 4 is left over
-    assert schedule(known={n: [0.0, 1.0] for n in range(4)}).next() is None  # nothing has to be played
+    assert next(schedule(known={n: [0.0, 1.0] for n in range(4)}).jobs, None) is None  # nothing has to be played
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The policy's choices beside the optimum's: the player's total down, the dealer's open card across."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,13 @@ TOTALS = {"hard": range(4, 22), "soft": range(12, 22)}
 STAND, EITHER, HIT = "#0072B2", "#F7F4EE", "#D55E00"
 
 
-def heat_map_cells(choices: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int, str], tuple[float, bool]]:
-    """(hard or soft, total, dealer's card) → (share of HIT, whether the optimum hits), of what `count_choices` gave."""
-    best = best_move_by_total()
-    cells = {}
-    for row, column, met, hits in choices:
-        kind, total = row.split()
-        cells[kind, int(total), column] = (hits / met, best[row, column] == "HIT")
-    return cells
+def choice_heat_map(choices: Sequence[Sequence[Any]], title: str, theme: Theme = LIGHT) -> Figure:
+    """The policy's choices, as `count_choices` gives them, beside the optimum's, for hard and for soft hands.
 
-
-def choice_heat_map(
-    cells: Mapping[tuple[str, int, str], tuple[float, bool]], title: str, theme: Theme = LIGHT
-) -> Figure:
-    """The policy's choices beside the optimum's, for hard and for soft hands.
-
-    `cells` maps ("hard" or "soft", own total, dealer's open card "2" … "10" or "A") to (the share of HIT in
-    the policy's choices there, whether the optimum hits). Situations never met stay grey. A frame marks each
-    situation in which the policy's more frequent choice is not the optimum's; an even split is a STAND.
+    Situations never met stay grey. A frame marks each situation in which the policy's more frequent choice is not the
+    optimum's; an even split is a STAND.
     """
+    best = best_move_by_total()
     with figure_of((10.5, 9.4), title, theme) as figure:
         colours = LinearSegmentedColormap.from_list("choices", [STAND, EITHER, HIT])
         colours = colours.with_extremes(bad=theme.neutral)
@@ -46,11 +34,12 @@ def choice_heat_map(
         colouring = ScalarMappable(Normalize(0, 1), colours)
         for row, (kind, totals) in enumerate(TOTALS.items()):
             shares = np.full((2, len(totals), len(DEALER)), np.nan)
-            for (of_kind, total, dealer), (share, hits) in cells.items():
+            for name, dealer, met, hit in choices:
+                of_kind, total = name.split()
                 if of_kind == kind:
-                    cell = total - totals.start, DEALER.index(dealer)
-                    shares[0][cell], shares[1][cell] = share, float(hits)
-                    if (share > 0.5) != hits:
+                    cell = int(total) - totals.start, DEALER.index(dealer)
+                    shares[0][cell], shares[1][cell] = hit / met, best[name, dealer] == "HIT"
+                    if (hit / met > 0.5) != shares[1][cell]:
                         _frame(axes[row, 0], *cell, theme)
             for column, name in enumerate(("policy", "optimum")):
                 panel = axes[row, column]

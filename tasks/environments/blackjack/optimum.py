@@ -39,12 +39,10 @@ class Tables:
 
 
 def action_values(player_cards: Sequence[str], dealer_card: str) -> dict[Move, float]:
-    """Expected reward of HIT and of STAND, -1 to 1, with optimal moves after it.
-
-    Raises ValueError for cards that one deck cannot give, or for a hand that is bust.
-    """
-    hand, dealer = _locate(player_cards, dealer_card)
-    table = tables()
+    """Expected reward of HIT and of STAND, -1 to 1, with optimal moves after it, for a hand of at most 21."""
+    table, values = tables(), [card_value(card) for card in player_cards]
+    hand = table.index[tuple(map(values.count, VALUES))]
+    dealer = VALUES.index(card_value(dealer_card))
     return {"HIT": float(table.hit_HV[hand, dealer]), "STAND": float(table.stand_HV[hand, dealer])}
 
 
@@ -166,17 +164,3 @@ def _dealer_ends(left_HV: NDArray[np.int64], open_card: int) -> NDArray[np.float
 
 def _ranks(counts: Sequence[int]) -> tuple[str, ...]:
     return tuple(value for value, count in zip(VALUES, counts, strict=True) for _ in range(count))
-
-
-def _locate(player_cards: Sequence[str], dealer_card: str) -> tuple[int, int]:
-    counts = [0] * 10
-    for card in player_cards:
-        counts[VALUES.index(card_value(card))] += 1
-    dealer = VALUES.index(card_value(dealer_card))
-    hand = tables().index.get(tuple(counts), -1)
-    if hand < 0 or not tables().possible_HV[hand, dealer]:
-        raise ValueError(
-            f"the cards are {' '.join(player_cards)} against {dealer_card}; "
-            "a hand has two cards or more, all from one deck, and at most 21 points."
-        )
-    return hand, dealer

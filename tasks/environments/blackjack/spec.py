@@ -92,9 +92,9 @@ def summary(first: Any, last: Any, episodes: int) -> dict[str, Any]:
 
 def draw_choices(details: Any, title: str, theme: Any) -> Any:
     """The heat map of the policy's choices beside the optimum's."""
-    from tasks.environments.blackjack.heat_map import choice_heat_map, heat_map_cells
+    from tasks.environments.blackjack.heat_map import choice_heat_map
 
-    return choice_heat_map(heat_map_cells(details), f"{title}, beside the optimum", theme)
+    return choice_heat_map(details, f"{title}, beside the optimum", theme)
 
 
 def optimum(environment: Any, _rng: random.Random) -> str:
