@@ -1,10 +1,5 @@
-"""What is set for every process of a run, before a library starts threads.
+"""The tasks of the workflows; importing any of them first says how many threads its libraries may start."""
 
-Threads of OpenMP that wait spin: alone that is quick, but beside any other busy process they take the cores from the
-thread that they wait for.
-"""
+from tasks.threads import configure
 
-import os
-
-SPINCOUNT = 1000
-os.environ.setdefault("GOMP_SPINCOUNT", str(SPINCOUNT))
+configure()

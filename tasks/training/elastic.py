@@ -18,6 +18,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekitplugins.kfpytorch import Elastic
 from flytekitplugins.kfpytorch.task import PytorchElasticFunctionTask
 
+from tasks import threads
 from tasks.config import TrainingConfig
 from tasks.stages import stage
 
@@ -115,14 +116,15 @@ def _restored_process(ranks: int) -> Iterator[None]:
     """Give the ranks their share of the cores and this process's clock; then undo what the launcher changed."""
     from tasks.tracking import console
 
-    environment, signals = set(os.environ), (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    environment, signals = dict(os.environ), (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     handlers = {s: signal.getsignal(s) for s in signals if threading.current_thread() is threading.main_thread()}
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    os.environ[threads.NUMBER] = threads.share(ranks)
     os.environ[console.STARTED_AT] = str(console.STARTED)
     try:
         yield
     finally:
         for s, handler in handlers.items():
             signal.signal(s, handler)
-        for name in set(os.environ) - environment:
+        for name in os.environ.keys() - environment.keys():
             del os.environ[name]
+        os.environ.update(environment)

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tasks import SPINCOUNT
+from tasks.threads import SPINS
 
 ROUNDS = 3  # of each setting, alone and beside others
 STAGES = 3  # of each kind in a process, after one that warms up
@@ -130,4 +130,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
         print(json.dumps(measured_here(Path(sys.argv[2]))))
     else:
-        main([int(count) for count in sys.argv[1:]] or [SPINCOUNT, LIBGOMPS_OWN])
+        main([int(count) for count in sys.argv[1:]] or [int(SPINS["GOMP_SPINCOUNT"]), LIBGOMPS_OWN])
