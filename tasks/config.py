@@ -36,6 +36,9 @@ else:
 DERIVED: Any = None
 
 
+DAY: Any = {"allowed": 'a day, such as "2026-11-30"'}
+
+
 class RolloutConfig(Settings, section="rollout"):
     """How trajectories are sampled."""
 
@@ -61,6 +64,10 @@ class RolloutConfig(Settings, section="rollout"):
     """Added to it where that reply began with a valid answer and went on."""
     thinking: Flag = False
     """Replies may think before they answer; the last line is the answer."""
+    date: (
+        Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$", json_schema_extra=DAY)] | None
+    ) = None
+    """The day that a chat template with a clock is told. None: the day on which a run began."""
     truncated: Literal["invalid", "drop"] = "invalid"
     """An episode that a limit ended: "invalid" gets that reward, "drop" teaches nothing."""
     workers: AtLeast1 = 1

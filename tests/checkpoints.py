@@ -154,7 +154,7 @@ def sample(
 ) -> list[Completion]:
     """At most eight tokens for each prompt, with a seed for each."""
     seeds = [first_seed + i for i in range(len(prompts))]
-    return completions(engine, prompts, seeds, temperature=temperature, max_tokens=8, end_id=2)
+    return completions(engine, prompts, seeds, temperature=temperature, max_tokens=8, end_ids=[2])
 
 
 def gap(trainer: Trainer, completions: Sequence[Completion]) -> float:

@@ -29,6 +29,13 @@ def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here
         asyncio.run(spec.check())
 
 
+def first_messages(spec: EnvironmentSpec, url: str, *, timeout_s: float, here: bool = True) -> list[Message]:
+    """What the first training task begins with; nothing where `check_environment` does not call the environment."""
+    if not here and _on_loopback(url):
+        return []
+    return asyncio.run(_resets(spec, url, spec.task("train", 0), timeout_s))[0]
+
+
 def _tasks(spec: EnvironmentSpec, split: Split, count: int) -> list[Task]:
     tasks, again = ([spec.task(split, index) for index in range(count)] for _ in range(2))
     if tasks != again:

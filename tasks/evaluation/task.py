@@ -22,7 +22,7 @@ from tasks.policy.checkpoint import import_checkpoint, read_manifest
 from tasks.policy.named import find
 from tasks.policy.task import fetched
 from tasks.resources import pod
-from tasks.run.create import check_length, check_policy, resolve
+from tasks.run.create import check_episode, check_length, look, resolve
 from tasks.seeds import fresh_seed
 from tasks.stages import CACHE_VERSION, stage, stage_folder
 from tasks.tracking import console, mlflow_run, outbox
@@ -149,7 +149,10 @@ def _opened(
     for name, policy in policies.items():
         require(policy != "tiny", name, policy, "the directory of a Hugging Face checkpoint, or models:/NAME@champion")
         uris.append(find(policy, files).uri)
-        check_length(check_policy(uris[-1], files=files), config)
+        folder, known = look(uris[-1], files=files)
+        check_length(known, config)
+        assert folder is not None
+        check_episode(folder, policy, config, environment, environment_url)
     use_scratch_folder()
     folders = [fetched(uri) for uri in uris]
     for number, folder in enumerate(folders):

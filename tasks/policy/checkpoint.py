@@ -19,7 +19,14 @@ from tasks.folders import atomic_directory
 from tasks.json_records import Record
 from tasks.policy import refuse
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
-from tasks.policy.contents import INDEX, check_vocabulary, files_in_index, stored_tensors, weights_dtype
+from tasks.policy.contents import (
+    INDEX,
+    check_vocabulary,
+    files_in_index,
+    read_json,
+    stored_tensors,
+    weights_dtype,
+)
 
 REMOVED = "_removed.txt"  # all that is left of a version that a run did not keep
 SETTLED_NS = 2_000_000_000  # after this time a further write changes a file's modification time
@@ -95,13 +102,13 @@ def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] |
         refuse(name, ", which is no directory", allowed)
     if not (folder / "config.json").is_file():
         refuse(name, ", which has no config.json", allowed)
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     if config.get("model_type") not in ARCHITECTURES:
         refuse(name, f" of architecture {config.get('model_type')}", allowed)
     if not (folder / "tokenizer.json").is_file():
         refuse(name, ", which has no tokenizer.json", f"{allowed}, with its tokenizer")
     template = folder / "tokenizer_config.json"  # which may hold it
-    in_config = template.is_file() and json.loads(template.read_text()).get("chat_template")
+    in_config = template.is_file() and read_json(template).get("chat_template")
     if not in_config and not (folder / "chat_template.jinja").is_file():
         refuse(name, ", whose tokenizer has no chat template", f"{allowed} for chat")
     names = {path.name for path in folder.glob("*.safetensors")} if weights is None else set(weights)

@@ -3,6 +3,7 @@
 Only headers of weights are read and torch is not needed, so that a checkpoint can be refused before any work.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,10 +26,51 @@ class Stored:
     shape: tuple[int, ...]
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint. Raises ValueError, in one sentence, for anything else."""
+    allowed = "a file with a JSON object"
+    try:
+        text = path.read_bytes()
+        found = json.loads(text)
+    except OSError as error:
+        refuse(path.parent, f", whose {path.name} cannot be read ({error.strerror})", allowed)
+    except (ValueError, RecursionError) as error:
+        why = f"cannot be read as JSON ({' '.join(str(error).split())})"
+        if text.startswith(b"version https://git-lfs"):
+            why = "is a pointer of Git LFS, not the file itself (git lfs pull)"
+        refuse(path.parent, f", whose {path.name} {why}", allowed)
+    if not isinstance(found, dict):
+        refuse(path.parent, f", whose {path.name} holds a {type(found).__name__}", allowed)
+    return found
+
+
+# Beside the weights, all that decides how a policy talks: configuration, tokenizer, templates.
+SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "chat_templates/*", "additional_chat_templates/*")
+NO_SETTINGS = ("policy.json", INDEX)  # of the weights, and others in each version
+
+
+def settings_digest(folder: Path) -> str:
+    """SHA-256 over the files of a checkpoint beside its weights, by name and content: the same for all versions of a
+    run. Whatever is kept warm and reads any of them depends on it."""
+    total = hashlib.sha256()
+    for path in sorted({path for pattern in SETTINGS for path in folder.glob(pattern)}):
+        if path.is_file() and path.name not in NO_SETTINGS and not path.name.startswith("_"):
+            content = path.read_bytes()
+            total.update(f"{path.relative_to(folder)} {len(content)} ".encode() + content)
+    return total.hexdigest()
+
+
 def files_in_index(folder: Path) -> set[str]:
     """The weight files that the index of a checkpoint names; none for one in a single file."""
     index = folder / INDEX
-    return set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    return _weight_map(index) if index.is_file() else set()
+
+
+def _weight_map(index: Path) -> set[str]:
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        refuse(index.parent, f", whose {index.name} has no weight_map", "a weight_map of tensors to files")
+    return set(names.values())
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
@@ -90,13 +132,13 @@ def check_vocabulary(folder: Path, name: str, rows: int) -> None:
 
     The model may have more rows than there are tokens: vocabularies are padded.
     """
-    ids = tokens(json.loads((folder / "tokenizer.json").read_text()))
+    ids = tokens(read_json(folder / "tokenizer.json"))
     if (count := max(ids.values(), default=-1) + 1) > rows:
         why = f", whose tokenizer has {count} tokens and whose config.json has vocab_size {rows}"
         refuse(name, why, "at most as many tokens as vocab_size")
     end = ""  # as transformers finds it
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        given = json.loads((folder / file).read_text()).get("eos_token") if (folder / file).is_file() else None
+        given = read_json(folder / file).get("eos_token") if (folder / file).is_file() else None
         end = (given["content"] if isinstance(given, dict) else given) or end
     if end not in ids:
         why = f"names {end} as its eos_token, which is none of its tokens" if end else "names no eos_token"

@@ -16,6 +16,7 @@ from typing import Any
 from tasks.config import RolloutConfig
 from tasks.policy import hub, machine
 from tasks.policy.checkpoint import read_manifest
+from tasks.policy.contents import settings_digest
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Engine:
             logprobs_mode="processed_logprobs",
             # On a CPU the output head keeps a packed copy of its own, which tied embeddings would leave stale.
             hf_overrides={"tie_word_embeddings": False},
+            generation_config="vllm",  # not the checkpoint's: each request says what ends it
         )
 
     def load(self, policy: Path, digest: str) -> None:
@@ -91,11 +93,11 @@ class Engine:
         *,
         temperature: float,
         max_tokens: int,
-        end_id: int,
+        end_ids: Sequence[int],
         seed: int,
         stop: Sequence[str] = (),
     ) -> str:
-        """Ask for a completion; returns the request's id. A string of `stop` ends it as `end_id` does, and is in it.
+        """Ask for a completion; returns the request's id. A string of `stop` ends it as `end_ids` do, and is in it.
 
         Each request has a seed of its own, so that what is sampled does not depend on what else is. A temperature of 0
         is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio needs the
@@ -108,7 +110,9 @@ class Engine:
         self.llm.llm_engine.add_request(
             request,
             {"type": "token", "prompt_token_ids": list(prompt)},  # pyright: ignore[reportArgumentType]
-            self.settings(temperature=temperature, max_tokens=max_tokens, seed=seed, stop_token_ids=[end_id], **texts),
+            self.settings(
+                temperature=temperature, max_tokens=max_tokens, seed=seed, stop_token_ids=list(end_ids), **texts
+            ),
         )
         return request
 
@@ -161,11 +165,11 @@ _warm: dict[str, Engine] = {}
 
 
 def open_engine(policy: Path, config: RolloutConfig) -> Engine:
-    """The engine with the weights of `policy`: the warm one where shape and settings are the same, else a new one."""
+    """The engine with the weights of `policy`: the warm one where all but the weights is the same, else a new one."""
     manifest = read_manifest(policy)
-    shape = json.loads((policy / "config.json").read_text())
+    shape = settings_digest(policy)
     settings = [config.dtype, config.kv_cache_gib, config.gpu_memory_utilization, config.max_episode_tokens]
-    key = json.dumps([shape, *settings], sort_keys=True)
+    key = json.dumps([shape, *settings])
     if key not in _warm:
         for old in _warm.values():  # one at a time: each holds its share of the memory
             old.close()

@@ -113,8 +113,10 @@ class Player:
     def _next_prompt(self, episode: SampledEpisode, reply: Message, step: Step) -> list[int]:
         """The tokens behind the reply; in a new segment where the template rewrites earlier turns."""
         before = len(episode.messages) - len(step.messages)
-        ended = episode.segments[-1].token_ids[-1] == self.chat.end_id  # else a stop string came first
-        piece = self.chat.next_ids(episode.messages[: before - 1], reply["content"], step.messages, ended=ended)
+        last, piece = episode.segments[-1].token_ids[-1], None
+        if last == self.chat.end_id or last not in self.chat.end_ids:  # the template would write no other end
+            ended = last == self.chat.end_id  # else a stop string came first
+            piece = self.chat.next_ids(episode.messages[: before - 1], reply["content"], step.messages, ended=ended)
         if piece is None:
             piece = self.chat.initial_ids(episode.messages)
             episode.segments.append(Segment(len(episode.messages)))

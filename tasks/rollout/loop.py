@@ -12,7 +12,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tasks.config import RolloutConfig
 from tasks.environments.interface import Environment, EnvironmentSpec, Task
@@ -46,8 +46,8 @@ class Schedule(Protocol):
 class Sampler:
     """What the engine samples, awaited. Greedy replies are equal for equal prompts: each is sampled once."""
 
-    def __init__(self, engine: Engine, end_id: int, temperature: float, stop: Sequence[str] = ()):
-        self.engine, self.end_id, self.temperature, self.stop = engine, end_id, temperature, stop
+    def __init__(self, engine: Engine, end_ids: Sequence[int], temperature: float, stop: Sequence[str] = ()):
+        self.engine, self.end_ids, self.temperature, self.stop = engine, end_ids, temperature, stop
         self.added = asyncio.Event()
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
         self._greedy: dict[tuple[int, ...], asyncio.Future[Completion]] = {}
@@ -63,7 +63,12 @@ class Sampler:
 
     def _ask(self, prompt: Sequence[int], seed: int, max_tokens: int) -> asyncio.Future[Completion]:
         answer = asyncio.get_running_loop().create_future()
-        settings = {"temperature": self.temperature, "max_tokens": max_tokens, "end_id": self.end_id, "seed": seed}
+        settings: dict[str, Any] = {
+            "temperature": self.temperature,
+            "max_tokens": max_tokens,
+            "end_ids": self.end_ids,
+            "seed": seed,
+        }
         if self.stop:
             settings["stop"] = self.stop
         self._waiting[self.engine.add(prompt, **settings)] = answer
@@ -97,7 +102,7 @@ class EpisodeLoop:
             asyncio.run(self._run(schedule))
 
     async def _run(self, schedule: Schedule) -> None:
-        self.sampler = Sampler(self.engine, self.chat.end_id, self.temperature, self.spec.stop)
+        self.sampler = Sampler(self.engine, self.chat.end_ids, self.temperature, self.spec.stop)
         calls = asyncio.Semaphore(self.config.environment_concurrency)
         self.player = Player(self.chat, self.spec, self.config, self.sampler.sample, calls)
         self.schedule, self.enough = schedule, False

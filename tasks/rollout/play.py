@@ -32,7 +32,7 @@ def play_tasks(
     Raises RuntimeError, one sentence with the first reason, when more than `config.max_error_share` of them failed.
     """
     schedule = TaskSchedule(tasks, config, reply_seed, ended)
-    chat = open_chat(policy, config.thinking, spec.tools)
+    chat = open_chat(policy, config.thinking, spec.tools, config.date)
     EpisodeLoop(open_engine(policy, config), chat, spec, url, config, temperature).run(schedule)
     return [schedule.episodes[number] for number in range(len(tasks))]
 

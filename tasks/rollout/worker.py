@@ -64,7 +64,7 @@ class RolloutWorker:
         if not schedule.enough:
             began = time.perf_counter()
             engine = open_engine(self.policy, self.config)
-            chat = open_chat(self.policy, self.config.thinking, spec.tools)
+            chat = open_chat(self.policy, self.config.thinking, spec.tools, self.config.date)
             loop = EpisodeLoop(engine, chat, spec, self.url, self.config, self.config.temperature)
             opened = time.perf_counter()
             loop.run(schedule)

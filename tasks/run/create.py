@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.environments.catalog import get_environment
-from tasks.environments.check import check_environment
+from tasks.environments.check import check_environment, first_messages
 from tasks.folders import atomic_directory, run_folder
 from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
+from tasks.policy.conversation import check_conversation, has_clock
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
 from tasks.settings import flat, require
@@ -43,14 +44,40 @@ def check_inputs(
     check("iterations", inputs["iterations"] >= 1, "1 or more")
     check("seed", 0 <= inputs["seed"] < 2**31, "0 to 2147483647")
     check("lag", lag in (0, 1), "0 or 1")
-    known = check_policy(inputs["policy"], hub_names=True, here=here, files=files)
-    config = resolve(config, inputs["environment"], inputs["environment_url"], here=here)
+    policy, url = inputs["policy"], inputs["environment_url"]
+    folder, known = look(policy, hub_names=True, here=here, files=files)
+    config = resolve(config, inputs["environment"], url, here=here)
     allowed = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
     require(config.buffer.max_age >= lag, "buffer.max_age", config.buffer.max_age, allowed)
     known = known or shape(config.tiny)
     check_shares(known, config.training.tensor_parallel)
     check_length(known, config.rollout)
+    if folder is not None:
+        check_episode(folder, policy, config.rollout, inputs["environment"], url, here=here)
+        if config.rollout.date is None and has_clock(folder):
+            config = config.replace(rollout=config.rollout.replace(date=_day(inputs["run_name"])))
     return config, known
+
+
+def _day(run_name: str) -> str:
+    """The day that a run goes on with, today for a new one."""
+    record = run_folder(run_name) / "run.json"
+    known = json.loads(record.read_text())["config"]["rollout"] if run_name and record.is_file() else {}
+    return known.get("date") or f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def check_episode(
+    folder: Path, policy: str, rollout: RolloutConfig, environment: str, environment_url: str, *, here: bool = True
+) -> None:
+    """Raise ValueError, in one sentence, where the chat template in `folder` cannot tell an episode of the environment,
+    or where its first prompt leaves no room for a reply."""
+    spec = get_environment(environment, rollout.environment_options, thinking=rollout.thinking)
+    first = first_messages(spec, environment_url, timeout_s=rollout.environment_timeout_s, here=here)
+    if first:
+        taken = check_conversation(folder, policy, first, thinking=rollout.thinking, tools=spec.tools)
+        longest = rollout.max_episode_tokens
+        allowed = f"more than the {taken} tokens of a first prompt of {environment}; by default it is training.seq_len"
+        require(longest is None or longest > taken, "rollout.max_episode_tokens", longest, allowed)
 
 
 def resolve(config: Config, environment: str, environment_url: str, *, here: bool = True) -> Config:
@@ -70,17 +97,24 @@ def check_policy(
 
     Raises ValueError for a policy that is not there, or that cannot be trained.
     """
+    return look(policy, hub_names=hub_names, here=here, files=files)[1]
+
+
+def look(
+    policy: str, *, hub_names: bool = False, here: bool = True, files: named.Files = named.files_of
+) -> tuple[Path | None, dict[str, Any]]:
+    """As `check_policy`, with a folder that has all of the policy but perhaps its weights; None for `tiny`."""
     if policy == "tiny":
-        return {}
+        return None, {}
     from_hub = hub_names and hub.is_hub_name(policy)
     if from_hub or named.is_remote(policy):
         folder, weights = hub.fetch(policy, weights=False) if from_hub else named.look(policy, files)
-        known = check_checkpoint(folder, name=policy, weights=weights)
     else:
-        known = check_checkpoint(Path(policy))
+        folder, weights = Path(policy), None
+    known = check_checkpoint(folder, name=policy, weights=weights)
     if here:
         check_head_size(known)
-    return known
+    return folder, known
 
 
 def check_length(config_json: Mapping[str, Any], rollout: RolloutConfig) -> None:

@@ -58,7 +58,7 @@ def test_seeds_decide_what_is_sampled(tiny_policy: Path) -> None:
 def test_what_else_is_sampled_does_not_matter(newborn_policy: Path) -> None:
     engine = open_engine(newborn_policy, CONFIG)
     together = sample(engine)
-    options = {"temperature": 1.0, "max_tokens": 8, "end_id": 2}
+    options = {"temperature": 1.0, "max_tokens": 8, "end_ids": [2]}
     backwards = completions(engine, PROMPTS[::-1], [4, 3, 2, 1, 0], **options)[::-1]
     alone = [completions(engine, [prompt], [i], **options)[0] for i, prompt in enumerate(PROMPTS)]
     for found in (backwards, alone):
@@ -67,7 +67,7 @@ def test_what_else_is_sampled_does_not_matter(newborn_policy: Path) -> None:
 
 def test_a_request_that_is_given_up_is_forgotten(newborn_policy: Path) -> None:
     engine = open_engine(newborn_policy, CONFIG)
-    options = {"temperature": 1.0, "max_tokens": 8, "end_id": 2, "seed": 0}
+    options = {"temperature": 1.0, "max_tokens": 8, "end_ids": [2], "seed": 0}
     kept, given_up = engine.add(PROMPTS[0], **options), engine.add(PROMPTS[1], **options)
     engine.abort([given_up])
     found = {}
@@ -86,7 +86,7 @@ def test_a_reply_that_was_truncated_says_so(tiny_policy: Path) -> None:
     engine, chat = open_engine(tiny_policy, CONFIG), open_chat(tiny_policy)
     hand = {"role": "user", "content": "Cards 10 6, hard 16. Dealer 10."}
     system = {"role": "system", "content": "You play BlackJack. Answer only HIT or STAND."}
-    prompts, options = [chat.initial_ids([system, hand])], {"temperature": 0.0, "end_id": chat.end_id}
+    prompts, options = [chat.initial_ids([system, hand])], {"temperature": 0.0, "end_ids": chat.end_ids}
     (whole,) = completions(engine, prompts, [0], max_tokens=8, **options)
     assert not whole.truncated
     assert whole.token_ids[-1] == chat.end_id  # the end of the turn was sampled too
@@ -99,7 +99,7 @@ def test_a_reply_that_was_truncated_says_so(tiny_policy: Path) -> None:
 def test_a_stop_string_ends_a_reply_and_is_in_it(tiny_policy: Path) -> None:
     engine, chat = open_engine(tiny_policy, CONFIG), open_chat(tiny_policy)
     system = {"role": "system", "content": "You play BlackJack. Answer only HIT or STAND."}
-    prompts, options = [chat.initial_ids([system])], {"temperature": 1.0, "max_tokens": 8, "end_id": chat.end_id}
+    prompts, options = [chat.initial_ids([system])], {"temperature": 1.0, "max_tokens": 8, "end_ids": chat.end_ids}
     for seed in range(8):
         (whole,) = completions(engine, prompts, [seed], **options)
         texts = [chat.reply_text(whole.token_ids[: n + 1]) for n in range(len(whole.token_ids))]
