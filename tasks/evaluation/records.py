@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks.json_files import read_record
 from tasks.json_records import Record
 
 EVALUATION = "evaluation.json"
@@ -80,4 +81,4 @@ class Evaluation(Results):
 
 def read_evaluation(folder: Path) -> Evaluation:
     """What an evaluation wrote into `folder`."""
-    return Evaluation.from_json((folder / EVALUATION).read_text())
+    return read_record(folder / EVALUATION, Evaluation)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from mashumaro.config import BaseConfig
 
+from tasks.json_files import read_record
 from tasks.json_records import Record
 from tasks.policy.checkpoint import Manifest, file_hash
 
@@ -130,4 +131,4 @@ def write(folder: Path, lineage: BatchLineage | PolicyLineage) -> None:
 
 def read(folder: Path, kind: type[Kind]) -> Kind:
     """What `write` left."""
-    return kind.from_json((folder / LINEAGE).read_text())
+    return read_record(folder / LINEAGE, kind)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tasks.config import Run
 from tasks.folders import run_folder
+from tasks.json_files import read_record
 from tasks.lineage import records
 from tasks.lineage.records import BatchLineage, BatchUse, PolicyLineage, PolicyName, batch_digest, stored_uri
 from tasks.policy import hub
@@ -26,7 +27,7 @@ def record_initial(run: Run, folder: Path, policy: str, source: Path, manifest: 
         from_hub = hub.is_hub_name(policy)
         origin = f"{policy} from the hub, commit {source.name}" if from_hub else f"a copy of {policy}"
         if record.is_file():
-            parent = records.named(Manifest.from_json(record.read_text()), str(source), run_folder(run.name))
+            parent = records.named(read_record(record, Manifest), str(source), run_folder(run.name))
     records.write(folder, PolicyLineage(version=0, digest=manifest.digest, parent=parent, origin=origin))
 
 

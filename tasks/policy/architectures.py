@@ -23,6 +23,17 @@ ARCHITECTURES: dict[str, dict[str, tuple[object, ...]]] = {
 }
 ROPE_TYPES = {"qwen3": ("default",), "qwen2": ("default",), "llama": ("default", "llama3")}
 LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+# What other keys are, where they are there.
+KINDS: dict[str, tuple[type, ...]] = {
+    "num_key_value_heads": (int,),
+    "head_dim": (int,),
+    "layer_types": (list,),
+    "rope_parameters": (dict,),
+    "rope_scaling": (dict,),
+    "rope_theta": (int, float),
+    "tie_word_embeddings": (bool,),
+}
+IN_WORDS = {int: "a whole number", float: "a number", list: "a list", dict: "an object", bool: "true or false"}
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # Those that CPUAttentionBackend of vLLM 0.29 lists, and 48, which it takes too (each was run).
 CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -58,10 +69,15 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     kind = config["model_type"]
     for key in (*SIZES, "max_position_embeddings"):
         size = config.get(key)
-        _check(isinstance(size, int) and size >= 1, key, size, "1 or more")
+        _check(isinstance(size, int) and not isinstance(size, bool) and size >= 1, key, size, "1 or more")
+    for key, kinds in KINDS.items():
+        value = config.get(key)
+        fine = value is None or (isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)))
+        _check(fine, key, value, IN_WORDS[kinds[-1]])
+        _check(not isinstance(value, int | float) or bool in kinds or value > 0, key, value, "more than 0")
     for key, allowed in (EVERYWHERE | ARCHITECTURES[kind]).items():
         _check(key not in config or config[key] in allowed, key, config.get(key), _listed(allowed))
-    layers = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
+    layers = sorted({str(layer) for layer in config.get("layer_types") or ()} - {"full_attention"})
     _check(not layers, "layer_types", ", ".join(layers), "full_attention")
 
     heads, fewer, size = config["num_attention_heads"], kv_heads(config), head_size(config)

@@ -39,7 +39,11 @@ class Chat:
         from transformers import AutoTokenizer
 
         self.folder = folder
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        except Exception as error:  # of whatever kind: the files are the user's
+            said = " ".join(str(error).split())[:200]
+            refuse(folder, f", whose tokenizer cannot be read ({said})", "the files of a Hugging Face tokenizer")
         self.thinking = thinking
         self.tokenizer.chat_template = _on_day(self.tokenizer.chat_template, day or f"{datetime.now(UTC):%Y-%m-%d}")
         self.tools = [tool.to_json() for tool in tools] or None

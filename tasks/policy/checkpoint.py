@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.folders import atomic_directory
+from tasks.json_files import read_record
 from tasks.json_records import Record
 from tasks.policy import refuse
 from tasks.policy.architectures import ARCHITECTURES, check_architecture
@@ -25,6 +26,7 @@ from tasks.policy.contents import (
     files_in_index,
     read_json,
     stored_tensors,
+    taken,
     weights_dtype,
 )
 
@@ -84,7 +86,7 @@ def read_manifest(folder: Path) -> Manifest:
         refuse(folder, ", which its run removed (retention)", "a version that it kept")
     if not path.is_file():
         refuse(folder, "", "a finished policy directory, this one has no policy.json")
-    manifest = Manifest.from_json(path.read_text())
+    manifest = read_record(path, Manifest)
     if manifest.digest != digest(folder):
         refuse(folder, "", "weights that fit its policy.json, these were changed")
     return manifest
@@ -128,11 +130,12 @@ def check_checkpoint(folder: Path, *, name: str = "", weights: Collection[str] |
 def import_checkpoint(source: Path, target: Path) -> Manifest:
     """Copy a user's checkpoint to `target` as policy 0 of a run; the source is not changed.
 
-    What another run noted beside it, in files that begin with an underscore, is not copied.
+    Only what a policy needs is copied, see `taken`.
     """
     check_checkpoint(source)
     with atomic_directory(target) as folder:
-        copy_all_but(source, folder, drop=("policy.json", "_*"))
+        for path in taken(source)[0]:
+            shutil.copy2(path, folder / path.name)
         return write_manifest(folder, version=0, parent="")
 
 

@@ -4,12 +4,12 @@ Only headers of weights are read and torch is not needed, so that a checkpoint c
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.json_files import read_object
 from tasks.policy import refuse
 
 INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which
@@ -28,20 +28,11 @@ class Stored:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a checkpoint. Raises ValueError, in one sentence, for anything else."""
-    allowed = "a file with a JSON object"
     try:
-        text = path.read_bytes()
-        found = json.loads(text)
-    except OSError as error:
-        refuse(path.parent, f", whose {path.name} cannot be read ({error.strerror})", allowed)
-    except (ValueError, RecursionError) as error:
-        why = f"cannot be read as JSON ({' '.join(str(error).split())})"
-        if text.startswith(b"version https://git-lfs"):
-            why = "is a pointer of Git LFS, not the file itself (git lfs pull)"
+        return read_object(path)
+    except ValueError as error:
+        why, _, allowed = str(error).removeprefix(f"{path} ").rstrip(".").rpartition("; allowed: ")
         refuse(path.parent, f", whose {path.name} {why}", allowed)
-    if not isinstance(found, dict):
-        refuse(path.parent, f", whose {path.name} holds a {type(found).__name__}", allowed)
-    return found
 
 
 # Beside the weights, all that decides how a policy talks: configuration, tokenizer, templates.
@@ -58,6 +49,35 @@ def settings_digest(folder: Path) -> str:
             content = path.read_bytes()
             total.update(f"{path.relative_to(folder)} {len(content)} ".encode() + content)
     return total.hexdigest()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weight files of a checkpoint: those that its index names, all where it has none."""
+    listed = files_in_index(folder)
+    return sorted(path for path in folder.glob("*.safetensors") if not listed or path.name in listed)
+
+
+# What a policy is made of, beside its weights and its policy.json. Other files of a checkpoint are not taken over.
+KEPT = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.jinja",
+    "LICENSE*",
+)
+
+
+def taken(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files of a checkpoint that a policy needs, and those that are left: other formats, optimizers, notes."""
+    wanted = {*weight_files(folder), folder / INDEX}
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    kept = [path for path in files if path in wanted or any(path.match(pattern) for pattern in KEPT)]
+    own = [path for path in files if path.name.startswith("_") or path.name == "policy.json"]
+    return kept, [path for path in files if path not in kept and path not in own]
 
 
 def files_in_index(folder: Path) -> set[str]:
@@ -81,7 +101,7 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, Stored] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         try:
             with safe_open(path, framework="numpy") as file:
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, it is no dict
@@ -132,7 +152,10 @@ def check_vocabulary(folder: Path, name: str, rows: int) -> None:
 
     The model may have more rows than there are tokens: vocabularies are padded.
     """
-    ids = tokens(read_json(folder / "tokenizer.json"))
+    try:
+        ids = tokens(read_json(folder / "tokenizer.json"))
+    except (AttributeError, KeyError, TypeError):
+        refuse(name, ", whose tokenizer.json is no tokenizer", "a file that the library tokenizers wrote")
     if (count := max(ids.values(), default=-1) + 1) > rows:
         why = f", whose tokenizer has {count} tokens and whose config.json has vocab_size {rows}"
         refuse(name, why, "at most as many tokens as vocab_size")

@@ -16,6 +16,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
     from tasks.lineage.training import record_initial
     from tasks.policy import hub
     from tasks.policy.checkpoint import import_checkpoint
+    from tasks.policy.contents import taken
     from tasks.tracking import console, mlflow_run, outbox
     from tasks.tracking.provenance import library_versions
 
@@ -35,6 +36,8 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
             source = fetched(run.policy)
         folder = stage_folder(run, "policies", 0)
         manifest = import_checkpoint(source, folder)
+        if left := [path.name for path in taken(source)[1]]:
+            console.stage(f"policy 0 is without {', '.join(left[:8])}{' …' if left[8:] else ''}, which no stage reads")
         record_initial(run, folder, run.policy, source, manifest)
         outbox.send(run, tags={"policy.initial_digest": manifest.digest, **library_versions()})
         mlflow_run.log_metrics(run, s.seconds(), 0)

@@ -8,13 +8,13 @@ worse one less often; such a mistake costs a difference too small to be measured
 a training has one comparison, at its end: there is no second try, and no best of several.
 """
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import Comparison, check_tasks
 from tasks.folders import run_folder
+from tasks.json_files import read_object
 from tasks.tracking import mlflow_run, registry
 
 
@@ -30,7 +30,7 @@ def begin(
     check_tasks(tasks)
     record = run_folder(run_name) / "run.json"
     if run_name and record.is_file():
-        known = json.loads(record.read_text())["inputs"]
+        known = read_object(record)["inputs"]
         if start is None or night_seed(start) == known["seed"]:
             return run_name, known["policy"], known["seed"]
     start = utc(start or datetime.now(UTC))

@@ -14,6 +14,7 @@ from tasks.evaluation.compare import FILE, Comparison
 from tasks.evaluation.records import read_evaluation
 from tasks.evaluation.tracked import candidate
 from tasks.folders import run_folder
+from tasks.json_files import read_record
 from tasks.policy.named import find
 from tasks.promotion.retraining import begin, decide
 from tasks.resources import pod
@@ -54,7 +55,7 @@ def decide_promotion(
         uri = str(policy.remote_source or policy.path)
         made = candidate(run, config, Path(policy.download()), uri, evaluation)
         version = registry.register(run.tracking_uri, made, lambda uri: True)  # registered already, if MLflow answered
-        compared = Comparison.from_json((Path(comparison.download()) / FILE).read_text())
+        compared = read_record(Path(comparison.download()) / FILE, Comparison)
         decision = decide(run, version, compared)
         path = run_folder(run.name) / "promotion.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet

@@ -12,6 +12,7 @@ from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment, first_messages
 from tasks.folders import atomic_directory, run_folder
+from tasks.json_files import read_object
 from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
 from tasks.policy.checkpoint import check_checkpoint
@@ -62,7 +63,7 @@ def check_inputs(
 def _day(run_name: str) -> str:
     """The day that a run goes on with, today for a new one."""
     record = run_folder(run_name) / "run.json"
-    known = json.loads(record.read_text())["config"]["rollout"] if run_name and record.is_file() else {}
+    known = _record(record)["config"]["rollout"] if run_name and record.is_file() else {}
     return known.get("date") or f"{datetime.now(UTC):%Y-%m-%d}"
 
 
@@ -146,7 +147,7 @@ def start_of(policy: str, run_name: str, files: named.Files = named.files_of) ->
     """What `policy` names; for a run that goes on, what it named when the run began, however aliases moved since."""
     record = run_folder(run_name) / "run.json"
     if run_name and record.is_file():
-        known = json.loads(record.read_text())
+        known = _record(record)
         if known["inputs"]["policy"] == policy and "source" in known:
             return named.Source.from_dict(known["source"])
     return named.find(policy, files)
@@ -177,7 +178,7 @@ def open_run(
     folder = run_folder(name)
     record = folder / "run.json"
     if record.is_file():
-        known = json.loads(record.read_text())
+        known = _record(record)
         if other := _differences(known, kept):
             allowed = "allowed: the same inputs, to go on with it, or a new run_name."
             raise ValueError(f'run_name is "{name}", a run with another {other}; {allowed}')
@@ -214,6 +215,14 @@ def open_run(
         policy=source.uri,
         given=given.on_one_rank(),
     )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """A run.json. Raises ValueError, in one sentence, for a broken one."""
+    known = read_object(path)
+    if missing := {"token", "inputs", "config"} - known.keys():
+        raise ValueError(f"{path} has no {min(missing)}; allowed: the file of a run, or a new run_name.")
+    return known
 
 
 def _differences(known: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
