@@ -15,7 +15,7 @@ async def exchange(
 
     Raises EOFError where the other side is gone, ValueError where `length` does or more comes, and TimeoutError.
     """
-    loop = asyncio.get_running_loop()
+    loop, fd = asyncio.get_running_loop(), channel.fileno()  # of a socket asyncio makes a text each time
     done: asyncio.Future[bytes] = loop.create_future()
     data, rest = bytearray(), memoryview(message)
 
@@ -28,7 +28,7 @@ async def exchange(
         except OSError:
             rest = rest[:0]  # the reader sees the end
         if not rest:
-            loop.remove_writer(channel)
+            loop.remove_writer(fd)
 
     def read() -> None:
         if done.done():
@@ -48,16 +48,18 @@ async def exchange(
         except (OSError, EOFError, ValueError) as error:
             done.set_exception(error if isinstance(error, ValueError) else EOFError())
 
-    loop.add_reader(channel, read)
+    writing = False
+    loop.add_reader(fd, read)
     limit.begin(done)
     try:
         if rest:
             with contextlib.suppress(OSError):
                 rest = rest[channel.send(rest) :]
-            if rest:
-                loop.add_writer(channel, write)
+            if writing := bool(rest):
+                loop.add_writer(fd, write)
         return await done
     finally:
         limit.cancel()
-        loop.remove_reader(channel)
-        loop.remove_writer(channel)
+        loop.remove_reader(fd)
+        if writing:
+            loop.remove_writer(fd)

@@ -46,15 +46,14 @@ def _cut(text: str | bytes | bytearray, limit: int) -> tuple[bytes, bool]:
     return (data if whole else data[:limit]).decode("utf-8", "ignore").encode(), not whole
 
 
-def serve(channel: int, read=os.read, write=os.write, end=os._exit, execute=None) -> None:
+def serve(channel: int, read=os.read, write=os.write, end=os._exit) -> None:
     """Answer one request after the other until the host closes the channel."""
-    execute = execute or _execute
-    namespace = {"__name__": "__main__", "__builtins__": builtins}
+    run, namespace = execute, {"__name__": "__main__", "__builtins__": builtins}
     while True:
         head = _read(channel, REQUEST.size, read, end)
         token, length = REQUEST.unpack(head)
         code = _read(channel, length, read, end).decode("utf-8", "surrogatepass")
-        reply = memoryview(execute(token, code, namespace))
+        reply = memoryview(run(token, code, namespace))
         while reply:
             reply = reply[write(channel, reply) :]
 
@@ -69,7 +68,8 @@ def _read(channel: int, size: int, read, end) -> bytes:
     return bytes(data)
 
 
-def _execute(token: bytes, code: str, namespace: dict, clock=time.process_time, pack=pack_reply) -> bytes:
+def execute(token: bytes, code: str, namespace: dict, clock=time.process_time, pack=pack_reply) -> bytes:
+    """Run it, with its output kept apart; the reply as bytes."""
     began = clock()
     out, err = Capped(limits.OUTPUT), Capped(limits.OUTPUT)
     sys.stdout, sys.stderr = _text(out), _text(err)

@@ -1,6 +1,7 @@
 """The interpreter on this machine: sessions are forks of a warm Python behind a wall (tasks.interpreter.sandbox)."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -65,35 +66,38 @@ class LocalSession:
         self._owner, self._sandbox, self._name = owner, sandbox, name
         self._ended = Execution("unavailable", error=why)  # what an execution is where there is no channel
         self._channel: socket.socket | None = None
-        self._pid = 0  # in /proc of the host
+        self._pid, self._busy = 0, False  # its process id in /proc of the host; whether it runs code
 
     async def begin(self) -> None:
         """Fork. Raises RuntimeError where there is no process, OSError where this one has no room for a channel."""
         try:
             self._channel = await self._sandbox.channel_soon(self._name)
             data = await exchange(self._channel, b"", ready_length, Deadline(limits.START_SECONDS))
+            word, self._pid = READY.unpack_from(data)
+            if not word.startswith(b"ready"):
+                raise RuntimeError(data[READY.size :].decode(errors="replace"))
         except BaseException as error:
             self._end(Execution("unavailable", error="the sandbox did not answer"))
             if isinstance(error, (EOFError, ValueError, TimeoutError)):
                 raise RuntimeError("the sandbox did not answer") from error
             raise
-        word, self._pid = READY.unpack_from(data)
-        if not word.startswith(b"ready"):
-            raise RuntimeError(data[READY.size :].decode(errors="replace"))
 
     async def run(self, code: str, timeout_s: float) -> Execution:
         """Run code for at most `timeout_s` seconds; see tasks.interpreter.watch. Cancelling it ends the session."""
-        if self._channel is None:
+        channel = self._channel
+        if channel is None:
             return self._ended
         body, token = code.encode("utf-8", "surrogatepass"), os.urandom(8)
         if len(body) > limits.CODE:
             return Execution("error", error=f"the code has {len(body)} bytes; allowed: up to {limits.CODE}.")
-        self._owner.running += 1
+        if self._busy:
+            raise RuntimeError("a session runs one piece of code at a time")
+        self._owner.running, self._busy = self._owner.running + 1, True
         began = time.monotonic()
         limit = TimeLimit(timeout_s, self._pid, self._owner.running / _PROCESSORS)
         try:
             request = REQUEST.pack(token, len(body)) + body
-            data = await exchange(self._channel, request, lambda data: reply_length(data, token), limit)
+            data = await exchange(channel, request, lambda data: reply_length(data, token), limit)
             reply = parse_reply(data)
         except TimeoutError as error:
             return self._late(f"{error}", timeout_s, time.monotonic() - began, limit.cpu_seconds)
@@ -104,7 +108,9 @@ class LocalSession:
             self._end(Execution("killed", error="the session ended when its execution was cancelled"))
             raise
         finally:
-            self._owner.running -= 1
+            self._owner.running, self._busy = self._owner.running - 1, False
+            if self._channel is None:
+                channel.close()
         texts = (reply.stdout, reply.stderr, reply.value, reply.shown, reply.error)
         passed = time.monotonic() - began
         return Execution("ok" if reply.ok else "error", *texts, passed, reply.cpu_seconds, reply.truncated)
@@ -138,6 +144,9 @@ class LocalSession:
     def _end(self, ended: Execution) -> None:
         self._ended = ended
         if self._channel is not None:
-            self._channel.close()
+            with contextlib.suppress(OSError):
+                self._channel.shutdown(socket.SHUT_RDWR)  # an execution that still waits for it sees the end
+            if not self._busy:
+                self._channel.close()
             self._channel = None
             self._sandbox.kill(self._name)

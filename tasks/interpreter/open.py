@@ -8,24 +8,36 @@ import threading
 from tasks.interpreter.interface import Interpreter
 from tasks.settings import require
 
+ALLOWED = "local, or openenv:URL of a server of python -m tasks.interpreter.serve"
 _opened: dict[tuple[int, str], Interpreter] = {}  # by process: a fork does not share its parent's
 _opening = threading.Lock()
 
 
 def open_interpreter(setting: str) -> Interpreter:
-    """The one interpreter of this process for `setting`, "local"; started by the first call, ended with the process.
+    """The one interpreter of this process for `setting`; started by the first call, ended with the process.
 
-    The first call says on stderr which isolation it has; it takes up to a second, and does no work of an event loop.
-    Raises ValueError for another setting, RuntimeError where this machine cannot isolate code, in one sentence each.
+    The first call says on stderr what isolates the code; it takes up to a second. Raises, in one sentence each,
+    ValueError for another setting, RuntimeError where this machine cannot isolate code, ConnectionError where no server
+    answers.
     """
-    require(setting == "local", "interpreter", setting, "local")
     with _opening:
         key = os.getpid(), setting
         if key not in _opened:
-            from tasks.interpreter.local import LocalInterpreter
-
-            made = LocalInterpreter()
-            atexit.register(made.shut)
+            made = _make(setting)
             print(f"interpreter: {made.description}", file=sys.stderr, flush=True)
             _opened[key] = made
         return _opened[key]
+
+
+def _make(setting: str) -> Interpreter:
+    kind, _, url = setting.partition(":")
+    require(setting == "local" or kind == "openenv", "interpreter", setting, ALLOWED)
+    if kind == "openenv":
+        from tasks.interpreter.remote import RemoteInterpreter  # openenv takes seconds to import
+
+        return RemoteInterpreter(url)
+    from tasks.interpreter.local import LocalInterpreter
+
+    made = LocalInterpreter()
+    atexit.register(made.shut)
+    return made

@@ -13,7 +13,7 @@ import os
 import time
 
 _FIRST_LOOK = 0.02  # seconds; most executions are over by then, and cost no look at /proc
-_GRACE = 4  # times the limit that an execution may take where other work has the processors
+_GRACE = 10  # times the limit that an execution may take where other work has the processors
 
 
 class Deadline:

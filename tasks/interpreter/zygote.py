@@ -17,11 +17,11 @@ import sys
 from tasks.interpreter import executor, limits, system
 from tasks.interpreter.wire import READY
 
-# Imported once, before the first fork: what short programs use, for the speed of a fresh session.
+# Imported once, before the first fork: what short programs use. Each further one makes every fork slower, threading
+# most of all.
 _WARM = """
-array base64 bisect cmath collections collections.abc contextlib copy csv dataclasses datetime decimal enum fractions
-functools hashlib heapq html inspect io itertools json math numbers operator os.path pprint queue random re
-sre_constants statistics string struct tempfile textwrap threading types typing unicodedata zlib
+bisect collections copy dataclasses datetime fractions functools heapq itertools math operator random re statistics
+string time typing
 """
 _FIRST_UID, _UIDS = 20_000, 40_000
 
