@@ -54,7 +54,7 @@ class Sample:
     `Sample(trajectory_id="00003-00017-2", sample=0, group_id="00003-00017", task_id="8123", seed=8123,
     policy_version=3, token_ids=[1, 40, 77, 2, 55, 9], loss_mask=[False]*4 + [True]*2, logprobs=[0, 0, 0, 0, -0.69,
     -0.01], reward=-1.0, raw_reward=-1.0, turns=1, invalid=False, finish_reason="finished", outcome="lost", error="",
-    metrics=[("tests_passed", 0.5)], messages=[{"role": "system", …}, …])`.
+    metrics=[("right_answers", 0.5)], messages=[{"role": "system", …}, …])`.
     """
 
     trajectory_id: Text  # the same for all samples of a trajectory

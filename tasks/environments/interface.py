@@ -43,7 +43,7 @@ class Task:
 class Step:
     """What the environment answers to a reset or to a reply.
 
-    Example, the end of an episode: `Step(messages=[], reward=1.0, done=True, metrics={"tests_passed": 3.0})`.
+    Example, the end of an episode: `Step(messages=[], reward=1.0, done=True, metrics={"right_answers": 3.0})`.
     """
 
     messages: Sequence[Message] = ()  # what the policy is told next: system (after a reset), user or tool messages
@@ -96,7 +96,7 @@ class Environment(Protocol):
 class Metric:
     """A number of an episode that people look at; its key is one of `Step.metrics`, or `score` of the spec gives it.
 
-    Several steps of an episode that have it are averaged. Example: `Metric("tests_passed", "tests passed", ".1%")`.
+    Several steps of an episode that have it are averaged. Example: `Metric("right_answers", "right answers", ".1%")`.
     """
 
     key: str

@@ -53,7 +53,7 @@ def part_metrics(once: pa.Table) -> dict[str, float]:
 
 
 def part_metric(section: str, part: str, name: str) -> str:
-    """A metric of one part as MLflow takes it: a section for each, `eval.maths/reward`."""
+    """A metric of one part as MLflow takes it: a section for each, `eval.addition/reward`."""
     return f"{section}.{re.sub(r'[^A-Za-z0-9_. -]', '.', part)}/{name}"
 
 

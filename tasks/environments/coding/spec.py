@@ -1,0 +1,108 @@
+"""Coding as the rest of the project sees it."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.environments.coding.answer import is_partial
+from tasks.environments.coding.source import ProblemSource
+from tasks.environments.interface import Environment, EnvironmentSpec, Episode, Metric, Task
+from tasks.environments.tool_use import TOOL_METRICS, ToolOptions, tool_fields
+from tasks.settings import require
+
+METRICS = (
+    Metric("success", "solved", ".1%", headline=True),
+    Metric("tests_passed", "tests passed", ".1%", headline=True),
+    Metric("tests_timed_out", "tests timed out", ".1%"),
+)
+REWARDS = ("tests", "all")
+DEFAULTS: Mapping[str, Any] = {
+    "rollout": {"max_tokens": 384, "max_turns": 8, "group_size": 8, "groups": 16, "max_groups": 64},
+    "training": {"seq_len": 1024, "rows": 4, "score_rows": 8, "learning_rate": 1e-5, "share_prefixes": True},
+    "evaluation": {"tasks": 256},
+}
+
+
+def outcome(episode: Episode) -> str:
+    """solved, partly, timeout or wrong; invalid, truncated or error where nothing was graded."""
+    if episode.finish_reason != "finished":
+        return episode.finish_reason
+    seen = episode.steps[-1].metrics
+    if seen["success"]:
+        return "solved"
+    return "timeout" if seen["tests_timed_out"] else "partly" if seen["tests_passed"] else "wrong"
+
+
+def parts(task: Task) -> list[str]:
+    """The family and the difficulty."""
+    return [task.data["family"], f"difficulty {task.data['level']}"]
+
+
+def reference_solution(environment: Any, rng: random.Random) -> str:
+    """What the tests were made from; nothing where a user's problem has no reference."""
+    return f"```python\n{environment.problem.reference}\n```"
+
+
+def empty_answer(environment: Any, rng: random.Random) -> str:
+    """A block with nothing in it."""
+    return "```python\npass\n```"
+
+
+def coding(
+    *,
+    problems: str = "generated",
+    families: Any = None,
+    difficulty: Any = None,
+    path: str = "",
+    reward: str = "tests",
+    tool: bool = False,
+    format: str = "tool_call",
+    malformed: str = "answer",
+    calls_a_turn: int = 1,
+    calls: int = 4,
+    timeout_s: float = 5.0,
+    output: int = 2000,
+    interpreter: str = "local",
+) -> EnvironmentSpec:
+    """Coding. `problems` is generated, humaneval (for evaluation only) or file, a JSONL file at `path`.
+
+    `families` and `difficulty` choose among the generated ones; `reward` is the share of tests passed ("tests"), or 1
+    where all pass and 0 else ("all"). With `tool` code can be tried before the answer; all from it on are ToolOptions.
+    """
+    require(reward in REWARDS, "reward", reward, ", ".join(REWARDS))
+    fenced = "tool_call, line: a fenced block is the answer"
+    require(not tool or format != "python", "format", format, fenced)
+    options = ToolOptions(
+        tool=tool,
+        format=format,
+        malformed=malformed,
+        calls_a_turn=calls_a_turn,
+        calls=calls,
+        timeout_s=timeout_s,
+        output=output,
+        interpreter=interpreter,
+    )
+    source = ProblemSource(problems, families, difficulty, path)
+
+    def local() -> Environment:
+        from tasks.environments.coding.environment import Coding
+
+        return Coding(source, options, reward == "all")
+
+    return EnvironmentSpec(
+        name="coding",
+        task=source.task,
+        local=local,
+        partial_format=is_partial,
+        metrics=(*METRICS, *TOOL_METRICS) if tool else METRICS,
+        outcome=outcome,
+        parts=parts,
+        reward_range=(0, 1),
+        test_tasks=source.test_tasks,
+        baselines={"reference_solution": reference_solution, "empty_answer": empty_answer},
+        defaults=DEFAULTS,
+        **tool_fields(options),
+    )
+
+
+SPEC = coding
