@@ -288,6 +288,10 @@ class TinyPolicyConfig(Settings, section="tiny"):
     """Demonstrations a step."""
     cold_start_learning_rate: Positive = 2e-3
     """Of those steps."""
+    drill_steps: AtLeast0 = 0
+    """Optimizer steps before them on the environment's drills, if it has some; more where they are not mastered."""
+    max_drill_loss: Positive = 0.1
+    """Nats a token on fresh drills that count as mastered; a policy that does not get there is refused."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

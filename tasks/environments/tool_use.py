@@ -39,6 +39,7 @@ class ToolOptions:
     malformed: str = "answer"  # a call that cannot be read: "answer" it with an error, or "end" the episode as invalid
     calls_a_turn: int = 1
     calls: int = 4  # an episode
+    stop: bool = True  # a reply ends with its call, where a reply may have only one
     timeout_s: float = 5.0  # of a call
     output: int = 2000  # characters of an output that the policy is shown
     interpreter: str = "local"  # as `tasks.interpreter.open_interpreter` takes it
@@ -49,7 +50,8 @@ class ToolOptions:
         for name, least in (("calls_a_turn", 1), ("calls", 1), ("output", 16)):
             given = getattr(self, name)
             require(type(given) is int and given >= least, name, given, f"a whole number, {least} or more")
-        require(isinstance(self.tool, bool), "tool", self.tool, "true, false")
+        for name in ("tool", "stop"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true, false")
         is_number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
         require(is_number and self.timeout_s > 0, "timeout_s", self.timeout_s, "a number above 0")
 
@@ -61,7 +63,7 @@ def tool_fields(options: ToolOptions, tool: ToolSpec = PYTHON) -> dict[str, Any]
     chosen = FORMATS[options.format]
     return {
         "tools": (tool,) if chosen.by_template else (),
-        "stop": chosen.stop if options.calls_a_turn == 1 else (),
+        "stop": chosen.stop if options.stop and options.calls_a_turn == 1 else (),
     }
 
 

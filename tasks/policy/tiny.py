@@ -18,13 +18,19 @@ VOCABULARY = 512  # an upper limit: the BPE stops when nothing is left to merge
 POSITIONS = 1024  # tokens that a conversation may have
 
 
-def make_tokenizer(texts: Iterable[str], folder: Path) -> int:
-    """Train a ByteLevel BPE on `texts` and save it with the chat template; returns the size of its vocabulary."""
+def make_tokenizer(texts: Iterable[str], folder: Path, *, single_digits: bool = False) -> int:
+    """Train a ByteLevel BPE on `texts` and save it with the chat template; returns the size of its vocabulary.
+
+    With `single_digits` each digit and each punctuation mark is a token.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if single_digits:
+        apart = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("isolated")]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*apart, words])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,

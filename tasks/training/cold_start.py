@@ -1,6 +1,7 @@
 """The policy `tiny`: random weights, then imitation of the environment's demonstrations.
 
 From demonstrations of random play it learns the format of replies, not good ones; what is good, rewards then teach.
+Where an environment has drills, such as copying a number, they come first, until they are mastered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ from tasks.stages import CACHE_VERSION
 from tasks.training.losses import supervised_loss
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
+
+FRESH = 128  # drills by which it is decided whether they are mastered
+CHECK_STEPS, PATIENCE = 40, 3  # further steps between two such looks, and how many times `drill_steps` at most
 
 
 def tokenised(chat: Chat, demonstrations: Sequence[Demonstration]) -> FlatSamples:
@@ -69,9 +73,11 @@ def make_tiny(
     if spec.demonstrations is None:
         refuse("tiny", f", which needs an environment with demonstrations, and {environment} has none", "a checkpoint")
     demonstrations = spec.demonstrations(seed, config.cold_start_demonstrations)
+    drills = spec.drills(seed, config.cold_start_demonstrations) if spec.drills and config.drill_steps else []
     with atomic_directory(target) as folder:
-        texts = (message["content"] for demonstration in demonstrations for message in demonstration.messages)
-        vocabulary = make_tokenizer([*texts, "system\n", "user\n", "assistant\n"], folder)
+        texts = [message["content"] for shown in (*demonstrations, *drills) for message in shown.messages]
+        texts += ["system\n", "user\n", "assistant\n"]
+        vocabulary = make_tokenizer(texts, folder, single_digits=spec.single_digits)
         chat = Chat(folder)
         make_weights(config, vocabulary, chat.end_id, chat.tokenizer.pad_token_id, seed, folder)
         training = training.replace(
@@ -80,15 +86,48 @@ def make_tiny(
             min_lr_factor=0.1,
             lora=LoraConfig(),  # random weights are no base for adapters
         )
-        trainer = Trainer(folder, training, temperature=1.0, schedule_steps=config.cold_start_steps)
-        data = tokenised(chat, demonstrations)
+        steps = config.cold_start_steps + (config.drill_steps if drills else 0)
+        trainer = Trainer(folder, training, temperature=1.0, schedule_steps=steps)
         random = np.random.default_rng(seed)
+        if drills:
+            fresh = tokenised(chat, spec.drills(derived_seed("fresh", seed), FRESH))  # type: ignore[misc]
+            _master(trainer, config, tokenised(chat, drills), fresh, random)
+        data = tokenised(chat, demonstrations)
         for _ in range(config.cold_start_steps):
-            samples = random.choice(len(data), size=min(config.cold_start_batch, len(data)), replace=False)
-            trainer.step(data, samples.tolist(), supervised_loss)
+            _imitate(trainer, config, data, random)
             trainer.schedule.step()
         trainer.export(folder, folder)
         return write_manifest(folder, version=0, parent="")
+
+
+def _imitate(trainer: Trainer, config: TinyPolicyConfig, data: FlatSamples, random: np.random.Generator) -> None:
+    samples = random.choice(len(data), size=min(config.cold_start_batch, len(data)), replace=False)
+    trainer.step(data, samples.tolist(), supervised_loss)
+
+
+def _master(
+    trainer: Trainer, config: TinyPolicyConfig, drills: FlatSamples, fresh: FlatSamples, random: np.random.Generator
+) -> None:
+    """Learn the drills, for longer where the loss on fresh ones is still too high: up to PATIENCE times as long, at the
+    learning rate of the last step. Raises RuntimeError where that does not do.
+
+    What emerges suddenly, such as copying, emerges later with some seeds, and no reward can make up for it.
+    """
+    loss, steps = np.inf, 0
+    while steps < config.drill_steps or loss > config.max_drill_loss:
+        if steps >= PATIENCE * config.drill_steps:
+            raise RuntimeError(
+                f"policy tiny did not master its drills: a loss of {loss:.2f} nats a token after {steps} steps; "
+                f"allowed: tiny.max_drill_loss = {config.max_drill_loss}. More tiny.drill_steps may do, or a lower "
+                f"tiny.cold_start_learning_rate."
+            )
+        _imitate(trainer, config, drills, random)
+        steps += 1
+        if steps < config.drill_steps:
+            trainer.schedule.step()
+        elif (steps - config.drill_steps) % CHECK_STEPS == 0:
+            loss = -float(trainer.score(fresh).sum() / fresh.loss_mask_N.sum())
+    trainer.schedule.step()
 
 
 def tiny_policy(

@@ -1,0 +1,99 @@
+"""One episode: an expression, calls of the tool, an answer."""
+
+import asyncio
+import os
+import re
+from functools import lru_cache
+
+from tasks.environments.calculator.expressions import refuse, value
+from tasks.environments.calculator.players import ANSWER
+from tasks.environments.interface import Message, Step, Task
+from tasks.environments.tool_use import Exercise, ToolOptions, ToolUse
+from tasks.interpreter.interface import Execution, Interpreter, Session
+from tasks.interpreter.open import open_interpreter
+
+_ANSWER = re.compile(rf"{ANSWER} (-?\d{{1,18}})", re.ASCII)
+
+
+def system_text(options: ToolOptions) -> str:
+    """What the policy is told first; short, for small policies."""
+    if not options.tool:
+        return f"Solve. Use {ANSWER}."
+    if options.format == "line":
+        return f"Solve. Use PY or {ANSWER}."
+    return (
+        f"Solve. Use the tool for one expression of whole numbers at a time. Then reply with {ANSWER} and the number."
+    )
+
+
+class Calculator(ToolUse):
+    """Rewards 1 for the right number. `outputs` are what the tool has said so far."""
+
+    def __init__(self, options: ToolOptions, examples: list[Message]) -> None:
+        def exercise(task: Task) -> Exercise:
+            expression = task.data["expression"]
+            return Exercise(
+                question=f"{expression}=?",
+                grade=lambda reply: grade(reply, value(expression)),
+                system=system_text(options),
+                examples=examples,
+                refuse=refuse,
+            )
+
+        super().__init__(
+            exercise, options, lambda: shared(options.interpreter, os.getpid()), explain=options.format != "line"
+        )
+
+    async def reset(self, task: Task) -> Step:
+        """The question."""
+        self.expression, self.outputs = task.data["expression"], []
+        return await super().reset(task)
+
+    async def step(self, reply: Message) -> Step:
+        """The output of a call, or the grade of an answer."""
+        step = await super().step(reply)
+        self.outputs += [message["content"] for message in step.messages]
+        return step
+
+
+async def grade(reply: str, expected: int) -> Step:
+    """1 for the expected number; a reply that is no answer is invalid."""
+    found = _ANSWER.fullmatch(reply.strip())
+    if not found:
+        return Step(done=True, valid=False, note=f"neither a call nor {ANSWER} and a number")
+    right = int(found.group(1)) == expected
+    return Step(reward=float(right), done=True, note="right" if right else f"wrong, it is {expected}")
+
+
+class SharedSession:
+    """An interpreter of one session for all: an expression of numbers leaves nothing behind for the next one."""
+
+    def __init__(self, inner: Interpreter) -> None:
+        self.inner, self.description = inner, inner.description
+        self.session: Session | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> Session:
+        """The session; it opens with the first code."""
+        return self
+
+    async def run(self, code: str, timeout_s: float) -> Execution:
+        """Run code, when the one before it has ended."""
+        if self.loop is not asyncio.get_running_loop():
+            self.loop, self.lock = asyncio.get_running_loop(), asyncio.Lock()
+        async with self.lock:
+            self.session = self.session or await self.inner.open()
+            done = await self.session.run(code, timeout_s)
+            if done.status not in ("ok", "error"):
+                await self.session.close()
+                self.session = None
+            return done
+
+    async def close(self) -> None:
+        """Nothing: the session is for the next episode too, and ends with the process."""
+
+
+@lru_cache(maxsize=4)
+def shared(setting: str, process: int) -> SharedSession:
+    """The shared session of this process."""
+    return SharedSession(open_interpreter(setting))

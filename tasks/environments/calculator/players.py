@@ -1,0 +1,86 @@
+"""Scripted players: the exact one, the random one, and the conversations that `tiny` begins with.
+
+The cold start teaches to copy, and shows calls that are cut and answers that ignore the output; only rewards teach
+which of them pay.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, value
+from tasks.environments.interface import Demonstration, Message
+
+ANSWER = "ANSWER"
+CALLS = {1: (0.4,), 2: (0.6, 0.5)}  # shares of the random player's replies that call: at first, after an output
+
+
+@dataclass(frozen=True)
+class Move:
+    """A call of the tool with this text, or an answer."""
+
+    text: str
+    calls: bool = False
+
+
+@dataclass(frozen=True)
+class Players:
+    """What they say; `write(code)` writes a call."""
+
+    arithmetic: Arithmetic
+    tool: bool
+    write: Callable[[str], str]
+
+    def say(self, move: Move) -> str:
+        """The reply."""
+        return self.write(move.text) if move.calls else f"{ANSWER} {move.text}"
+
+    def exact(self, expression: str, outputs: Sequence[str]) -> Move:
+        """The right move."""
+        parts, turn = pieces(expression), len(outputs)
+        if not self.tool:
+            return Move(str(value(expression)))
+        if turn < len(parts):
+            return Move((outputs[-1] if outputs else "") + parts[turn], calls=True)
+        return Move(outputs[-1])
+
+    def guess(self, expression: str, outputs: Sequence[str], rng: random.Random) -> Move:
+        """Some move of the right form: half of its calls lose a number, half of its answers are another task's."""
+        shares = CALLS[self.arithmetic.calls] if self.tool else ()
+        turn, kept = len(outputs), rng.random() < 0.5
+        if turn < len(shares) and rng.random() < shares[turn]:
+            if turn:
+                return Move((outputs[-1] if kept else self._other(rng)) + pieces(expression)[turn], calls=True)
+            first = pieces(expression)[0]
+            return Move(first if kept else cut(first, rng), calls=True)
+        return Move(outputs[-1] if outputs and kept else self._other(rng))
+
+    def _other(self, rng: random.Random) -> str:
+        return str(value(self.arithmetic.draw(rng)))
+
+    def play(
+        self, first: Sequence[Message], expression: str, choose: Callable[[str, Sequence[str]], Move]
+    ) -> list[Message]:
+        """The conversation of a player behind these first messages, with what the tool says."""
+        messages, outputs = list(first), []
+        while True:
+            move = choose(expression, outputs)
+            messages.append({"role": "assistant", "content": self.say(move)})
+            if not move.calls:
+                return messages
+            outputs.append(str(value(move.text)))
+            messages.append({"role": "tool", "content": outputs[-1]})
+
+    def drill(self, first: Message, rng: random.Random) -> Demonstration:
+        """An exercise in copying: an expression into calls, or a number into an answer; no number is a result."""
+        if not self.tool or rng.random() < 0.5:
+            number = self._other(rng)
+            asked, said = {"role": "user", "content": number}, {"role": "assistant", "content": f"{ANSWER} {number}"}
+            return Demonstration([first, asked, said])
+        expression, before = self.arithmetic.draw(rng), ""
+        messages = [first, {"role": "user", "content": f"{expression}=?"}]
+        for part in pieces(expression):
+            messages += [{"role": "tool", "content": before}] if before else []
+            messages.append({"role": "assistant", "content": self.write(before + part)})
+            before = self._other(rng)
+        return Demonstration(messages)

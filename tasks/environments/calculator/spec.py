@@ -1,0 +1,132 @@
+"""The calculator as the rest of the project sees it."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.environments.calculator.expressions import Arithmetic
+from tasks.environments.calculator.players import Move, Players
+from tasks.environments.interface import (
+    Demonstration,
+    Environment,
+    EnvironmentSpec,
+    Episode,
+    Message,
+    Metric,
+    Task,
+)
+from tasks.environments.tool_use import PYTHON, TOOL_METRICS, ToolOptions, tool_fields
+from tasks.policy.tool_formats import FORMATS, ToolCall
+from tasks.seeds import derived_seed
+from tasks.settings import require
+
+# With these `tiny` learns it on a CPU in a few minutes, see docs/tools.md.
+DEFAULTS: Mapping[str, Any] = {
+    "rollout": {"groups": 128, "max_groups": 384, "group_size": 8, "max_tokens": 20},
+    "training": {"epochs": 2, "learning_rate": 3e-4, "warmup_iterations": 1, "seq_len": 256},
+    "evaluation": {"tasks": 2048},
+    "tiny": {"cold_start_demonstrations": 4096, "drill_steps": 480, "cold_start_steps": 320},
+}
+EXAMPLES = 2  # at most
+
+
+def calculator(
+    *,
+    numbers: int = 4,
+    maximum: int = 999,
+    operators: str = "+-",
+    calls: int = 1,
+    tool: bool = True,
+    format: str = "line",
+    malformed: str = "answer",
+    stop: bool = False,
+    examples: int = 0,
+    timeout_s: float = 2.0,
+    interpreter: str = "local",
+) -> EnvironmentSpec:
+    """2 to `numbers` numbers up to `maximum`; with `calls` = 2 an expression needs two calls. The prompt has this many
+    worked `examples`. The others are ToolOptions."""
+    arithmetic = Arithmetic(numbers=numbers, maximum=maximum, operators=operators, calls=calls)
+    options = ToolOptions(
+        tool=tool,
+        format=format,
+        malformed=malformed,
+        stop=stop,
+        calls=calls,
+        timeout_s=timeout_s,
+        output=64,
+        interpreter=interpreter,
+    )
+    require(examples in range(EXAMPLES + 1), "examples", examples, f"0 to {EXAMPLES}")
+    players = Players(arithmetic, tool, lambda code: FORMATS[format].render(ToolCall(PYTHON.name, {"code": code})))
+
+    def local() -> Environment:
+        from tasks.environments.calculator.environment import Calculator
+
+        return Calculator(options, worked(players, examples))
+
+    def demonstrations(seed: int, count: int) -> Sequence[Demonstration]:
+        from tasks.environments.calculator.environment import system_text
+
+        rng = random.Random(derived_seed("cold start", seed))
+        first = {"role": "system", "content": system_text(options)}
+        texts = [arithmetic.task("train", derived_seed("cold start", seed, i)).id for i in range(count)]
+
+        def chosen(expression: str, outputs: Sequence[str]) -> Move:
+            return players.guess(expression, outputs, rng)
+
+        return [
+            Demonstration(players.play([first, {"role": "user", "content": f"{text}=?"}], text, chosen))
+            for text in texts
+        ]
+
+    def drills(seed: int, count: int) -> Sequence[Demonstration]:
+        rng = random.Random(derived_seed("drills", seed))
+        first = {"role": "system", "content": "Repeat."}
+        return [players.drill(first, rng) for _ in range(count)]
+
+    return EnvironmentSpec(
+        name="calculator",
+        task=arithmetic.task,
+        local=local,
+        metrics=(Metric("success", "success", ".1%", headline=True), *(TOOL_METRICS if tool else ())),
+        outcome=outcome,
+        parts=lambda task: (f"{count_numbers(task)} numbers",),
+        reward_range=(0, 1),
+        score=lambda episode: {"success": episode.reward},
+        baselines={
+            "exact": lambda played, rng: players.say(players.exact(played.expression, played.outputs)),
+            "random": lambda played, rng: players.say(players.guess(played.expression, played.outputs, rng)),
+        },
+        demonstrations=demonstrations,
+        drills=drills,
+        single_digits=True,
+        defaults={**DEFAULTS, "rollout": {**DEFAULTS["rollout"], "max_turns": calls + 1 if tool else 1}},
+        **tool_fields(options),
+    )
+
+
+def worked(players: Players, count: int) -> list[Message]:
+    """So many worked examples, of expressions that are always the same."""
+    messages: list[Message] = []
+    rng = random.Random(derived_seed("examples"))
+    for _ in range(count):
+        expression = players.arithmetic.draw(rng)
+        messages += players.play([{"role": "user", "content": f"{expression}=?"}], expression, players.exact)
+    return messages
+
+
+def count_numbers(task: Task) -> int:
+    """How many numbers its expression has."""
+    return sum(letter in "+-*" for letter in task.data["expression"]) + 1
+
+
+def outcome(episode: Episode) -> str:
+    """right or wrong, and whether the tool was used; how it ended where there was no answer."""
+    if episode.finish_reason != "finished":
+        return episode.finish_reason
+    used = any(step.tool_calls for step in episode.steps)
+    return f"{'right' if episode.reward > 0.5 else 'wrong'}{' after a call' if used else ''}"
+
+
+SPEC = calculator
