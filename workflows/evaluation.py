@@ -47,6 +47,7 @@ def compare(
     environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
     config: RolloutConfig = RolloutConfig(),
+    other_config: RolloutConfig = RolloutConfig(),
 ) -> FlyteDirectory:
     """Play the same tasks with two policies, and print what the first gets more, with a paired 95 % interval.
 
@@ -58,8 +59,9 @@ def compare(
         environment: What the policies act in, as for `evaluate`.
         environment_url: URL of a running OpenEnv server. Default: the environment runs in this process.
         config: Settings of the rollout, as JSON or the path of a JSON or YAML file.
+        other_config: What is different for `other`, such as '{"environment_options": {"tool": false}}'.
 
     Returns:
         The folder with comparison.json, under runs/comparisons/.
     """
-    return compare_once(policy, other, tasks, seed, environment, environment_url, config)
+    return compare_once(policy, other, tasks, seed, environment, environment_url, config, other_config)

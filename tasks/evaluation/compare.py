@@ -72,19 +72,34 @@ def check_tasks(tasks: int, seed: int = 0) -> None:
     require(0 <= seed < 2**61, "seed", seed, "0 to 2305843009213693951")
 
 
-def compare_into(folder: Path, policy: Path, other: Path, rollout: RolloutConfig, task_set: TaskSet) -> Comparison:
-    """Play the same test tasks with both policies, 0 for as many as the environment says; write FILE into `folder`."""
+def compare_into(
+    folder: Path,
+    policy: Path,
+    other: Path,
+    rollout: RolloutConfig,
+    task_set: TaskSet,
+    other_rollout: RolloutConfig | None = None,
+) -> Comparison:
+    """Play the same test tasks with both policies, 0 for as many as the environment says; write FILE into `folder`.
+
+    The other policy plays with `other_rollout`, if it is given: without the tool, say. Raises ValueError where that
+    makes other tasks.
+    """
     spec = task_set.spec(rollout)
     task_set = replace(task_set, tasks=task_set.tasks or spec.comparison_tasks)
     tasks = task_set.choose(spec)
-    played = {name: task_set.play(of, rollout, tasks) for name, of in (("policy", policy), ("other", other))}
+    other_rollout = other_rollout or rollout
+    if task_set.choose(task_set.spec(other_rollout)) != tasks:
+        raise ValueError("other_config makes other tasks; allowed: settings that change how the same tasks are played.")
+    sides = {"policy": (policy, rollout), "other": (other, other_rollout)}
+    played = {name: task_set.play(of, settings, tasks) for name, (of, settings) in sides.items()}
     rewards = [{episode.task.id: episode.reward for episode in ended(episodes)} for episodes in played.values()]
     comparison = Comparison(
         policy=read_manifest(policy).digest,
         other=read_manifest(other).digest,
         seed=task_set.seed,
         **paired(*rewards),  # type: ignore[arg-type]
-        results={name: measure(spec, episodes) for name, episodes in played.items()},
+        results={name: measure(task_set.spec(sides[name][1]), episodes) for name, episodes in played.items()},
         baselines=play_baselines(task_set, rollout),  # type: ignore[arg-type]  # settings have a hash
     )
     with atomic_directory(folder) as new:

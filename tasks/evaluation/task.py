@@ -23,7 +23,8 @@ from tasks.policy.named import find
 from tasks.policy.task import fetched
 from tasks.resources import pod
 from tasks.run.create import check_episode, check_length, look, resolve
-from tasks.seeds import fresh_seed
+from tasks.seeds import derived_seed, fresh_seed
+from tasks.settings import merged
 from tasks.stages import CACHE_VERSION, stage, stage_folder
 from tasks.tracking import console, mlflow_run, outbox
 from tasks.tracking.provenance import library_versions
@@ -105,15 +106,28 @@ def evaluate_once(
 
 @task(**pod("rollout"))
 def compare_once(
-    policy: str, other: str, tasks: int, seed: int, environment: str, environment_url: str, config: RolloutConfig
+    policy: str,
+    other: str,
+    tasks: int,
+    seed: int,
+    environment: str,
+    environment_url: str,
+    config: RolloutConfig,
+    other_config: RolloutConfig,
 ) -> FlyteDirectory:
-    """Compare two policies that need not belong to a run, and print the table."""
+    """Compare two policies that need not belong to a run, and print the table; the other one plays with `config` and
+    what `other_config` changes in it."""
     check_tasks(tasks, seed)
+    changed = other_config.to_dict()
+    other_rollout = resolve(RolloutConfig.from_dict(merged(config.to_dict(), changed)), environment, environment_url)
     config, (first, second) = _opened({"policy": policy, "other": other}, environment, environment_url, config)
     digests = "-".join(read_manifest(folder).digest[:12] for folder in (first, second))
-    folder = (RUNS / "comparisons" / f"{environment}-{digests}-{tasks}-{seed}").absolute()
+    name = f"{environment}-{digests}-{tasks}-{seed}"
+    if changed:
+        name += f"-{derived_seed('other', other_config.to_json(), bits=32):08x}"
+    folder = (RUNS / "comparisons" / name).absolute()
     task_set = TaskSet(environment, tasks, seed, environment_url)
-    found = compare_into(folder, first, second, config, task_set)
+    found = compare_into(folder, first, second, config, task_set, other_rollout)
     below = {"difference": found.in_words, "details": display_path(folder)}
     columns, rows, parts = results_table(task_set.spec(config), found.results, found.baselines)
     console.table(columns, rows + parts, below)

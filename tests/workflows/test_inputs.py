@@ -67,7 +67,7 @@ def test_help_fits_on_a_screen_and_loads_nothing_heavy(home: Path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack, or package.module of a module with'),
+        (["--environment", "poker"], 'environment is "poker"; allowed: blackjack, calculator, '),
         (["--iterations", "0"], "iterations is 0; allowed: 1 or more."),
         (["--lag", "2"], "lag is 2; allowed: 0 or 1."),
         (["--run_name", "a/b"], 'run_name is "a/b"; allowed: letters, digits,'),
