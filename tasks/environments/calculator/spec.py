@@ -25,7 +25,12 @@ DEFAULTS: Mapping[str, Any] = {
     "rollout": {"groups": 128, "max_groups": 384, "group_size": 8, "max_tokens": 20},
     "training": {"epochs": 2, "learning_rate": 3e-4, "warmup_iterations": 1, "seq_len": 256},
     "evaluation": {"tasks": 2048},
-    "tiny": {"cold_start_demonstrations": 4096, "drill_steps": 480, "cold_start_steps": 320},
+    "tiny": {
+        "cold_start_demonstrations": 4096,
+        "cold_start_learning_rate": 7e-4,  # with 2e-3 copying has not emerged after 1,440 steps, with this after 240
+        "drill_steps": 280,
+        "cold_start_steps": 240,
+    },
 }
 EXAMPLES = 2  # at most
 
