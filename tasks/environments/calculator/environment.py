@@ -82,11 +82,12 @@ class SharedSession:
         if self.loop is not asyncio.get_running_loop():
             self.loop, self.lock = asyncio.get_running_loop(), asyncio.Lock()
         async with self.lock:
-            self.session = self.session or await self.inner.open()
-            done = await self.session.run(code, timeout_s)
-            if done.status not in ("ok", "error"):
-                await self.session.close()
-                self.session = None
+            session, self.session = self.session or await self.inner.open(), None
+            done = await session.run(code, timeout_s)  # who is cancelled here leaves no session behind
+            if done.status in ("ok", "error"):
+                self.session = session
+            else:
+                await session.close()
             return done
 
     async def close(self) -> None:
