@@ -1,10 +1,12 @@
 """Arithmetic with a tool: its tasks, what the tool takes, who is right, and what a policy begins with."""
 
 import ast
+import asyncio
 import random
 
 import pytest
 
+from tasks.environments.calculator.environment import shared
 from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, refuse, value
 from tasks.environments.calculator.spec import calculator
 from tasks.environments.catalog import get_environment
@@ -157,3 +159,17 @@ def test_options_that_cannot_be_are_refused(options: dict, sentence: str) -> Non
     with pytest.raises(ValueError) as caught:
         calculator(**options)
     assert sentence in str(caught.value)
+
+
+def test_a_call_that_is_given_up_leaves_nothing_to_the_next_one() -> None:
+    async def calls() -> list[str]:
+        session = await shared("local", os.getpid()).open()
+        assert (await session.run("1+1", 5.0)).shown == "2"
+        given_up = asyncio.create_task(session.run("2+2", 5.0))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        together = await asyncio.gather(*(session.run(f"{n}*2", 5.0) for n in range(3)))
+        return [done.shown for done in together]
+
+    for _ in range(2):  # each in an event loop of its own
+        assert asyncio.run(calls()) == ["0", "2", "4"]
