@@ -336,7 +336,7 @@ class GrpoConfig(Settings):
 class Run(Settings, section="run"):
     """What every stage of one training knows about it. Made by `create_run`, after all inputs were checked.
 
-    Example: `Run(name="monday", token="6f9c…", seed=0, environment="calculator", environment_url="",
+    Example: `Run(name="monday", token="6f9c…", seed=0, environment="arithmetic", environment_url="",
     mlflow_run_id="4be1…", tracking_uri="sqlite:///…/runs/mlflow.db", iterations=32, started=1764500000.0)`.
     """
 

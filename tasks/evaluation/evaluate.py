@@ -27,7 +27,7 @@ EXAMPLES = 8  # outcomes at most of which an episode is kept
 
 @dataclass(frozen=True)
 class TaskSet:
-    """Which test tasks are played, and where. Example: `TaskSet("calculator", tasks=2048, seed=0)`."""
+    """Which test tasks are played, and where. Example: `TaskSet("arithmetic", tasks=2048, seed=0)`."""
 
     environment: str
     tasks: int  # or fewer, where the environment has no more

@@ -1,6 +1,6 @@
 """What MLflow gets of evaluations: metrics, versions in the registry, and the text under the run's name.
 
-**Expected reward +0.710 ±0.020** an episode of calculator; on the same 2,048 test tasks the baseline random gets …
+**Expected reward +0.710 ±0.020** an episode of arithmetic; on the same 2,048 test tasks the baseline random gets …
 """
 
 import json

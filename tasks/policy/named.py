@@ -25,8 +25,8 @@ Files = Callable[[str], AbstractFileSystem]  # the file system that holds a URI
 class Source(Record):
     """Where a policy comes from.
 
-    Example: `Source(given="models:/grpo-calculator@champion", uri="/…/runs/monday/policies/00032",
-    version="models:/grpo-calculator/7", digest="5f0c…")`.
+    Example: `Source(given="models:/grpo-arithmetic@champion", uri="/…/runs/monday/policies/00032",
+    version="models:/grpo-arithmetic/7", digest="5f0c…")`.
     """
 
     given: str  # by the user

@@ -52,8 +52,8 @@ def utc(time: datetime) -> datetime:
 def decide(run: Run, version: registry.Version, comparison: Comparison) -> dict[str, Any]:
     """Promote the version when it is surely better than the champion; note the decision with version and run.
 
-    Example: `{"promoted": True, "why": "version 7 of grpo-calculator is champion, in the place of version 3: +0.0311
-    ±0.0076 an episode on …", "model": "grpo-calculator", "version": 7, "difference": 0.0311, "difference_ci95": 0.0076,
+    Example: `{"promoted": True, "why": "version 7 of grpo-arithmetic is champion, in the place of version 3: +0.0311
+    ±0.0076 an episode on …", "model": "grpo-arithmetic", "version": 7, "difference": 0.0311, "difference_ci95": 0.0076,
     "tasks": 10000, "seed": 7}`.
     """
     uri, model = run.tracking_uri, version.model

@@ -1,6 +1,6 @@
 """Policies in MLflow's model registry: every evaluated one is a version, by reference, without a copy of its weights.
 
-    evaluate ─► register ─► version 7, alias challenger ─► promote ─► alias champion ─► models:/grpo-calculator@champion
+    evaluate ─► register ─► version 7, alias challenger ─► promote ─► alias champion ─► models:/grpo-arithmetic@champion
 
 The tags of a version say what it is: `uri`, the directory or URI of its weights, `digest`, and what the evaluation
 measured. The tag `champions` of a model lists the versions that were champion, the present one last: `demote` goes back
@@ -35,7 +35,7 @@ Exists = Callable[[str], bool]  # whether a policy still lies at a directory or 
 
 @dataclass(frozen=True)
 class Version(Record):
-    """A policy that is registered, or is to be. Example: `Version(model="grpo-calculator", digest="5f0c…",
+    """A policy that is registered, or is to be. Example: `Version(model="grpo-arithmetic", digest="5f0c…",
     uri="s3://bucket/policies/00032", number=7, run_id="4be1…", tags={"reward": "-0.048", "policy_version": "32", …})`.
     """
 
@@ -55,7 +55,7 @@ class Version(Record):
 class Model:
     """A model of the registry; one that is not there has no versions.
 
-    Example: `Model("grpo-calculator", versions={7: Version(…), 6: Version(…)}, aliases={"champion": 6}, history=[6])`.
+    Example: `Model("grpo-arithmetic", versions={7: Version(…), 6: Version(…)}, aliases={"champion": 6}, history=[6])`.
     """
 
     name: str
