@@ -195,5 +195,5 @@ def test_one_interpreter_for_the_process(capfd: pytest.CaptureFixture[str]) -> N
     made = open_interpreter("local")
     assert made is open_interpreter("local")
     assert made.description in WALLS.values()
-    with pytest.raises(ValueError, match=r'^interpreter is "docker"; allowed: local, or openenv:URL'):
+    with pytest.raises(ValueError, match=r'^interpreter is "docker"; allowed: local, openenv:URL'):
         open_interpreter("docker")
