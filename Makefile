@@ -37,7 +37,7 @@ browse: $(READY) ## look at the MLflow UI in a browser; needs Debian's chromium 
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/browser/mlflow_ui.py -s
 
 bench: $(READY) ## packed and padded training; sessions and executions of the interpreter
-	$(BIN)/python tests/benchmarks/packing.py
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/packing.py
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/interpreter.py
 
 schedule: $(READY) ## wall time on a cluster, from the stage times of a run measured here

@@ -17,8 +17,8 @@ def open_interpreter(setting: str) -> Interpreter:
     """The one interpreter of this process for `setting`; started by the first call, ended with the process.
 
     The first call says on stderr what isolates the code; it takes up to a second. Raises, in one sentence each,
-    ValueError for another setting or a missing key, RuntimeError where this machine cannot isolate code, ConnectionError
-    where no server answers.
+    ValueError for another setting or a missing key, RuntimeError where this machine cannot isolate code,
+    ConnectionError where no server answers.
     """
     with _opening:
         key = os.getpid(), setting
