@@ -151,8 +151,9 @@ async def _grade_by_check(interpreter: Interpreter, problem: Problem, code: str,
     """
     inputs = await recorded_calls(interpreter, problem, timeout_s)
     found = await call_all(interpreter, problem, code, inputs, timeout_s)
-    if failures := [called.failure for called in found if called.failure]:
-        return [failures[0]]
+    failures: list[Outcome] = [called.failure for called in found if called.failure]
+    if failures:
+        return failures[:1]
     answers = literal([called.value for called in found])
     replay = f"answers = iter({answers})\ndef candidate(*arguments):\n    return next(answers)\ncheck(candidate)"
     done = await _in_fresh_session(interpreter, [_CONSTANTS + problem.reference, problem.check, replay], timeout_s)

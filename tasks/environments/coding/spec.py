@@ -18,7 +18,7 @@ METRICS = (
 REWARDS = ("tests", "all")
 DEFAULTS: Mapping[str, Any] = {
     "rollout": {"max_tokens": 384, "max_turns": 8, "group_size": 8, "groups": 16, "max_groups": 64},
-    "training": {"seq_len": 1024, "rows": 4, "score_rows": 8, "learning_rate": 1e-5, "share_prefixes": True},
+    "training": {"seq_len": 1024, "rows": 4, "score_rows": 8, "learning_rate": 1e-5},
     "evaluation": {"tasks": 256},
 }
 
