@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import ctypes
+import errno
+import fcntl
 import functools
 import os
 import re
@@ -32,6 +34,7 @@ def versions(folder: Path) -> list[Path]:
 
 # `policies/00003` is written as `policies/.00003.new-<host>-<pid>.<random>`. "old" instead of "new" is a directory that
 # is about to be replaced, where it cannot be exchanged with the new one in a single step.
+NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)  # of file systems that cannot lock a directory
 UNFINISHED = re.compile(r"\.(?P<target>.+)\.(?P<kind>new|old)-(?P<host>.+)-(?P<pid>\d+)\.\w+")
 
 
@@ -44,19 +47,22 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _repair(target.parent)
-    prefix = f".{target.name}.new-{socket.gethostname()}-{os.getpid()}."
-    new = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+    new, lock = _own_directory(target.parent, f".{target.name}.new-{socket.gethostname()}-{os.getpid()}.")
+    locks = [lock]
     try:
         yield new
         new.chmod(0o755)  # mkdtemp makes it private
         if not _exchange(new, target):
             old = target.with_name(f".{target.name}.old-{new.name.rpartition('.new-')[2]}")
             if target.exists():
+                locks.append(_lock(target))
                 os.rename(target, old)
             os.rename(new, target)
             shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)  # unfinished, or after an exchange the old directory
+        for one in locks:
+            os.close(one)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -66,22 +72,68 @@ def _exchange(one: Path, other: Path) -> bool:
     return renameat2 is not None and renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) == 0
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in the folders of a run, and put back what they were about to replace."""
+    for parent in [folder, *folder.glob("*"), *folder.glob("*/*")]:
+        if parent.is_dir():
+            _repair(parent)
+
+
 def _repair(parent: Path) -> None:
     """Remove the unfinished directories of killed writers in `parent`; put an old one back that was not replaced."""
     for path in parent.iterdir():
         found = UNFINISHED.fullmatch(path.name)
-        if found is None or found["host"] != socket.gethostname() or _is_alive(found["pid"]):
+        if found is None:
             continue
         target = parent / found["target"]
-        with contextlib.suppress(FileNotFoundError):  # another process repairs as well
-            if found["kind"] == "old" and not target.exists():
+        # Another process may repair as well.
+        with contextlib.suppress(FileNotFoundError), _if_left(path, found["host"], found["pid"]) as left:
+            if left and found["kind"] == "old" and not target.exists():
                 os.rename(path, target)
-            else:
+            elif left:
                 shutil.rmtree(path)
 
 
-def _is_alive(pid: str) -> bool:
-    return Path("/proc", pid).exists()
+# A directory belongs to a living process as long as that has it locked: process ids say nothing to another container
+# that shares the disk.
+
+
+def _own_directory(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new directory that this process has locked, and the descriptor that holds the lock."""
+    while True:
+        new = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with contextlib.suppress(FileNotFoundError):  # taken for a left one, before it was locked
+            lock = _lock(new)
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(lock).st_ino == new.stat().st_ino:
+                    return new, lock
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """The descriptor of a locked directory; not locked where the file system cannot do so."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+@contextlib.contextmanager
+def _if_left(folder: Path, host: str, pid: str) -> Iterator[bool]:
+    """Whether the process that made `folder` is dead. Without locks that is known of processes of this host only."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            yield host == socket.gethostname() and not Path("/proc", pid).exists()
+    finally:
+        os.close(descriptor)
 
 
 def remove_at_exit(folder: Path) -> None:
@@ -95,10 +147,12 @@ def use_scratch_folder() -> None:
     """Put the temporary files of this process, and of those that it starts, under `runs/.tmp/` until it ends, and
     remove those of killed processes."""
     home = (RUNS / ".tmp").absolute()
-    for folder in home.glob("*"):
-        if not _is_alive(folder.name):
-            shutil.rmtree(folder, ignore_errors=True)
-    scratch = home / str(os.getpid())
-    scratch.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    for folder in home.iterdir():
+        host, _, pid = folder.name.partition(".")[0].rpartition("-")
+        with contextlib.suppress(OSError), _if_left(folder, host, pid) as left:
+            if left:
+                shutil.rmtree(folder, ignore_errors=True)
+    scratch, _ = _own_directory(home, f"{socket.gethostname().replace('.', '_')}-{os.getpid()}.")
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     remove_at_exit(scratch)

@@ -65,6 +65,9 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     started_as_rank = "TORCHELASTIC_RUN_ID" in os.environ
     if not started_as_rank:
         outbox.begin(run)
+        if int(os.environ.get("FLYTE_ATTEMPT_NUMBER", "0") or 0) > 0:
+            with contextlib.suppress(Exception):  # what MLflow shows meanwhile is not worth a stage
+                mlflow_run.go_on(run.tracking_uri, run.mlflow_run_id)
     reset_peak()
     try:
         yield running

@@ -1,5 +1,6 @@
 """Directories appear complete or not at all, at whatever moment a process is killed."""
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -13,7 +14,7 @@ from types import FrameType
 import pytest
 
 from tasks import folders
-from tasks.folders import atomic_directory, run_folder, versions
+from tasks.folders import atomic_directory, remove_leftovers, run_folder, versions
 
 
 def test_the_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
@@ -120,6 +121,46 @@ def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:
         (folder / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
     assert not list(tmp_path.rglob("half"))
+
+
+def test_what_another_container_writes_is_left_alone_until_it_is_dead(tmp_path: Path) -> None:
+    # It shares the disk; its process ids and host name say nothing here.
+    folder = tmp_path / ".00007.new-other-1.abc"
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with atomic_directory(tmp_path / "00008"):
+        assert folder.is_dir()
+    os.close(lock)
+    with atomic_directory(tmp_path / "00008"):
+        assert not folder.exists()
+
+
+def test_at_the_next_start_nothing_is_left_of_dead_writers(tmp_path: Path) -> None:
+    for place in ("evaluations", "states", "shards/00001"):
+        for name in (".00002.new-gone-77.x", ".00003.old-gone-77.y"):
+            (tmp_path / place / name / "half").mkdir(parents=True)
+        (tmp_path / place / "00001").mkdir(exist_ok=True)
+    remove_leftovers(tmp_path)
+    for place in ("evaluations", "states", "shards/00001"):
+        # What was about to be replaced is back.
+        assert [path.name for path in versions(tmp_path / place)] == ["00001", "00003"]
+        assert sorted(path.name for path in (tmp_path / place).iterdir()) == ["00001", "00003"]
+
+
+def test_a_live_scratch_folder_of_another_container_stays(tmp_path: Path) -> None:
+    code = (
+        "from tasks.folders import use_scratch_folder; use_scratch_folder(); import tempfile; print(tempfile.tempdir)"
+    )
+    homes = tmp_path / "runs" / ".tmp"
+    for name in ("other-1.live", "other-1.dead", "4711"):
+        (homes / name).mkdir(parents=True)
+    lock = os.open(homes / "other-1.live", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    os.close(lock)
+    assert Path(done.stdout.strip()).parent == homes
+    assert [path.name for path in homes.iterdir()] == ["other-1.live"]
 
 
 def test_versions_are_the_finished_folders_in_order(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import psutil
 
 from tasks.config import RolloutConfig, TrainingConfig
+from tasks.launcher import world_size
 from tasks.policy import refuse
 from tasks.policy.memory import GIB, cache_bytes, generator_role, scorer_role, training_role
 from tasks.settings import require
@@ -57,7 +57,7 @@ def check_trainer(policy: Path, training: TrainingConfig, *, scores_only: bool =
     Ranks that share a machine ask at the same time, each for itself, so together they may not fit.
     """
     role, name = (scorer_role, "reference") if scores_only else (training_role, "training")
-    config_json, ranks = json.loads((policy / "config.json").read_text()), int(os.environ.get("WORLD_SIZE", "1"))
+    config_json, ranks = json.loads((policy / "config.json").read_text()), world_size()
     check_room({name: sum(role(config_json, training, 1, ranks=ranks))}, policy)
 
 

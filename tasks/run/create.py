@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment, first_messages
-from tasks.folders import atomic_directory, run_folder
+from tasks.folders import RUNS, atomic_directory, remove_leftovers, run_folder
 from tasks.json_files import read_object
 from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
@@ -19,6 +19,7 @@ from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.conversation import check_conversation, has_clock
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
+from tasks.run import names
 from tasks.settings import flat, require
 from tasks.tracking import mlflow_run
 from tasks.tracking.mlflow_store import client
@@ -46,6 +47,11 @@ def check_inputs(
     check("seed", 0 <= inputs["seed"] < 2**31, "0 to 2147483647")
     check("lag", lag in (0, 1), "0 or 1")
     policy, url = inputs["policy"], inputs["environment_url"]
+    if here:
+        check_folder(RUNS.absolute())
+    began_with = run_folder(inputs["run_name"]) / "policies" / "00000"
+    if inputs["run_name"] and policy != "tiny" and (began_with / "policy.json").is_file():
+        policy = str(began_with)  # the run has its own copy, and goes on without the one that it was made from
     folder, known = look(policy, hub_names=True, here=here, files=files)
     config = resolve(config, inputs["environment"], url, here=here)
     allowed = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
@@ -65,6 +71,17 @@ def _day(run_name: str) -> str:
     record = run_folder(run_name) / "run.json"
     known = _record(record)["config"]["rollout"] if run_name and record.is_file() else {}
     return known.get("date") or f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def check_folder(runs: Path) -> None:
+    """Raise ValueError, in one sentence, for a folder whose name MLflow's database, or Flyte, would read as something
+    else than a path."""
+    path = str(runs)
+    odd = [part for part in ("%", "?", "#", "*", "[", "]", "::") if part in path]
+    odd += [character for character in path if not character.isprintable()]
+    if odd:
+        said = f"{path!a} is where the runs would be, with {odd[0]!a} in its path"
+        raise ValueError(f"{said}; allowed: a folder without % ? # * [ ] :: and control characters in its path.")
 
 
 def check_episode(
@@ -172,11 +189,18 @@ def open_run(
     """
     unique = execution.get(EXECUTION, "")
     date = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    name = inputs["run_name"] or f"{inputs['environment']}-{unique.rpartition('/')[2] or date}"
+    if unique:
+        name = inputs["run_name"] or f"{inputs['environment']}-{unique.rpartition('/')[2]}"
+    elif name := inputs["run_name"]:
+        names.take(name)
+    else:
+        name = names.take_new(f"{inputs['environment']}-{date}")
     inputs = {**inputs, "run_name": name}
     kept = {"inputs": {**inputs, "config": given.on_one_rank().to_dict()}, "config": config.on_one_rank().whole()}
     folder = run_folder(name)
     record = folder / "run.json"
+    if folder.is_dir():
+        remove_leftovers(folder)
     if record.is_file():
         known = _record(record)
         if other := _differences(known, kept):

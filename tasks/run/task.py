@@ -31,7 +31,9 @@ def create_run(
     """Check every input, then open the run or find it again."""
     from tasks.folders import use_scratch_folder
     from tasks.policy.machine import GIB, listed, memory_left
+    from tasks.run import ending
     from tasks.run.create import check_inputs, check_memory, open_run, start_of
+    from tasks.run.missing import forget_missing
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
@@ -45,6 +47,10 @@ def create_run(
     needs = check_memory(known, policy, resolved, lag=lag, here=here)
     use_scratch_folder()
     run = open_run(inputs, config, resolved, needs, source, {} if here else flyte_execution())
+    if here:
+        ending.watch(run)
+        if gone := forget_missing(run.name):
+            console.stage(f"{gone} results of {run.name} are gone, and made again where they are needed")
     left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
     console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return Created(run, resolved)

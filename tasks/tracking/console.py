@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from tasks.launcher import world_size
 from tasks.progress import ProgressCallback, no_progress
 
 STARTED_AT = "GRPO_STARTED_AT"  # the variable that tells ranks when the process that starts them began
@@ -40,7 +41,7 @@ def bar(what: str, unit: str) -> Iterator[ProgressCallback]:
     Only on a terminal: nothing is drawn in a pod, through a pipe or on several ranks.
     """
     console = _console()
-    if not sys.stdout.isatty() or console.is_dumb_terminal or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if not sys.stdout.isatty() or console.is_dumb_terminal or world_size() > 1:
         yield no_progress
         return
     columns = (

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from tasks.config import Run
 from tasks.tracking import outbox
-from tasks.tracking.mlflow_store import check_reachable, client, experiment, one_process_at_a_time
+from tasks.tracking.mlflow_store import adopt_moved, check_reachable, client, experiment, one_process_at_a_time
 from tasks.tracking.mlflow_store import tracking_uri as tracking_uri
 from tasks.tracking.provenance import git_state, library_versions, started_by
 
@@ -38,6 +38,7 @@ def open_run(*, uri: str, name: str, token: str, parameters: Mapping[str, object
     check_reachable(uri)
     given = {key: _cut(str(value)) for key, value in parameters.items()}
     with one_process_at_a_time(uri):
+        adopt_moved(uri)
         mlflow, home = client(uri), experiment(uri)
         found = mlflow.search_runs([home], f"tags.`{TOKEN_TAG}` = '{token}'", max_results=1)
         run = found[0] if found else mlflow.create_run(home, run_name=name, tags={TOKEN_TAG: token})
@@ -76,6 +77,13 @@ def fail(uri: str, run_id: str, reason: str) -> None:
     """Mark a run FAILED; its tag `failure` says why."""
     client(uri).set_tag(run_id, FAILURE_TAG, reason)
     client(uri).set_terminated(run_id, "FAILED")
+
+
+def go_on(uri: str, run_id: str) -> None:
+    """Mark a run RUNNING again, for a stage that is retried after it failed."""
+    client(uri).update_run(run_id, status="RUNNING")
+    if FAILURE_TAG in client(uri).get_run(run_id).data.tags:
+        client(uri).delete_tag(run_id, FAILURE_TAG)
 
 
 def note_shard(run: Run, stage: str, shard: int, lost: str) -> int:

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import os
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 EXPERIMENT = "grpo"
 PROBE_SECONDS = 10.0  # in which a server must answer before a training
 PAUSE_SECONDS = 60.0  # in which a server that did not answer is not asked again
+# Where a store says where its files are.
+MOVED = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+    ("model_version_tags", "value"),
+    ("trace_tags", "value"),
+)
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 ALLOWED = "http(s)://<a running MLflow server>, sqlite:///<a writable file> or another database URL"
 
@@ -100,6 +110,33 @@ def experiment(uri: str) -> str:
         found = client(uri).get_experiment_by_name(EXPERIMENT)
     assert found is not None
     return found.experiment_id
+
+
+def adopt_moved(uri: str) -> None:
+    """Where the folder of a SQLite store was moved or copied, let what it says of its own files follow.
+
+    The paths of artifacts and of registered policies are absolute in it. Call it with `one_process_at_a_time`.
+    """
+    database = sqlite_file(uri)
+    if database is None or not database.is_file():
+        return
+    with contextlib.closing(sqlite3.connect(database)) as store, store:
+        try:
+            row = store.execute("SELECT artifact_location FROM experiments WHERE name = ?", (EXPERIMENT,)).fetchone()
+        except sqlite3.OperationalError:  # no table yet
+            return
+        here = str(database.parent)
+        there = str(Path(row[0].removeprefix("file://")).parent) if row and row[0] else here
+        if there == here or not Path(there).is_absolute():
+            return
+        for table, column in MOVED:
+            with contextlib.suppress(sqlite3.OperationalError):  # of another release of MLflow
+                for prefix in (there, f"file://{there}"):
+                    changed = f"{prefix.removesuffix(there)}{here}"
+                    store.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                        (f"{changed}/", len(prefix) + 2, len(prefix) + 1, f"{prefix}/"),
+                    )
 
 
 @contextlib.contextmanager

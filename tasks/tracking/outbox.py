@@ -167,6 +167,8 @@ def _send(run: Run, one: Entry, exists: Exists | None) -> None:
         traces.write(run, one.traces)
     if one.status:
         mlflow.set_terminated(one.run_id, one.status)
+        if "failure" in mlflow.get_run(one.run_id).data.tags:  # of a stage that was retried
+            mlflow.delete_tag(one.run_id, "failure")
 
 
 def _is_there(mlflow: "MlflowClient", one: Entry) -> bool:

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE
 
 from tasks.config import TrainingConfig
+from tasks.launcher import started_as_rank
 
 import torchtitan.tools.utils as titan_utils
 
@@ -116,7 +117,7 @@ def join_process_group(training: TrainingConfig) -> ParallelDims:
     """Join the ranks that torchrun (or Flyte's Elastic) started, or form a group of one, unless an in-process vLLM
     engine has formed it before; returns TorchTitan's mesh."""
     if not dist.is_initialized():
-        if "WORLD_SIZE" in os.environ:
+        if started_as_rank():
             if not ON_CPU:
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own
             os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)  # the launcher's; TorchTitan warns and sets its own

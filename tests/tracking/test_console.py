@@ -134,7 +134,7 @@ def test_a_long_stage_has_a_bar_that_goes_when_it_ends() -> None:
     assert before.endswith("before") and after.endswith("after")
 
 
-@pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "1"}, {"TERM": "dumb"}])
 def test_on_several_ranks_and_on_dumb_terminals_there_is_no_bar(environment: dict[str, str]) -> None:
     said = on_a_terminal(STAGE, **environment)
     assert "groups kept" not in said and "before" in said and "after" in said

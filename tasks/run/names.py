@@ -1,0 +1,49 @@
+"""The names of runs, each taken by one process at a time: two that write into one folder would mix their results."""
+
+import fcntl
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tasks.folders import RUNS, run_folder
+
+_held: dict[Path, int] = {}  # names that this process has, until it ends: descriptors of locked files
+
+
+def take(name: str) -> None:
+    """Take the name of a run for this process. Raises ValueError where another one has it: which, and since when."""
+    path = (RUNS / ".names" / name).absolute()
+    if path in _held:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        said = os.read(descriptor, 1000).decode() or "another process"
+        os.close(descriptor)
+        allowed = "another run_name, or the same command once that has ended"
+        raise ValueError(f'run_name is "{name}", which {said} has; allowed: {allowed}.') from None
+    except OSError:
+        pass  # a file system without locks
+    os.ftruncate(descriptor, 0)
+    since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since},".encode(), 0)
+    _held[path] = descriptor
+
+
+def take_new(name: str) -> str:
+    """Take a name that no run has: this one, or with a number behind it."""
+    number, tried = 1, name
+    while True:
+        if not run_folder(tried).exists():
+            try:
+                take(tried)
+            except ValueError:
+                pass
+            else:
+                if not run_folder(tried).exists():  # nor made by another process just now
+                    return tried
+        number += 1
+        tried = f"{name}-{number}"
