@@ -71,7 +71,7 @@ NAME = $$(sed -n "s/^$$image = //p" flyte.config)
 images: ## build the images that flyte.config names, in REGISTRY=…
 ifdef REGISTRY
 	sed -i -E 's#^((cpu|rollout|training) = ).*/#\1$(REGISTRY)/#' flyte.config
-	sed -i -E 's#(image: ).*/#\1$(REGISTRY)/#' images/environment.yaml
+	sed -i -E 's#(image: ).*/#\1$(REGISTRY)/#' images/environment.yaml images/interpreter.yaml
 endif
 	for image in $(IMAGES); do $(DOCKER) build --file images/$$image.Dockerfile --tag $(NAME) . || exit; done
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
+import resource
 import socket
 import threading
 import time
@@ -14,7 +16,7 @@ from tasks.interpreter.sandbox import WALLS, Sandbox, start
 from tasks.interpreter.watch import Deadline, TimeLimit
 from tasks.interpreter.wire import READY, REQUEST, parse_reply, ready_length, reply_length
 
-_PROCESSORS = len(os.sched_getaffinity(0))
+_PROCESSORS = os.cpu_count() or 1
 
 
 class LocalInterpreter:
@@ -28,7 +30,8 @@ class LocalInterpreter:
         self._sandbox, self._wall = (Sandbox(wall), wall) if wall else start()
         self.description = WALLS[self._wall]
         self.running = 0  # executions, now
-        self._starting, self._opened = threading.Lock(), 0
+        self._starting, self._names = threading.Lock(), itertools.count()
+        _allow_many_open_files()
 
     async def open(self) -> "LocalSession":
         """A fresh session. Where none can be had, it says "unavailable" to all it is given."""
@@ -36,8 +39,7 @@ class LocalInterpreter:
         try:
             if not sandbox.alive:
                 sandbox = await asyncio.to_thread(self._start_again)
-            self._opened += 1
-            session = LocalSession(self, sandbox, self._opened.to_bytes(8, "big"))
+            session = LocalSession(self, sandbox, next(self._names).to_bytes(8, "big"))
             await session.begin()
         except (OSError, RuntimeError) as error:
             return LocalSession(self, sandbox, b"", f"no session can be opened: {error}")
@@ -150,3 +152,9 @@ class LocalSession:
                 self._channel.close()
             self._channel = None
             self._sandbox.kill(self._name)
+
+
+def _allow_many_open_files() -> None:
+    """Each session is a socket, and the soft limit often 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

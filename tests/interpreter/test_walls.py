@@ -1,0 +1,67 @@
+"""Which wall is taken where, and that none is no interpreter: on machines made poorer by a filter of system calls."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.interpreter.filter import build_filter
+from tasks.interpreter.sandbox import WALLS, start
+
+ROOT = str(Path(__file__).parents[2])
+
+
+def start_without(*calls: str) -> str:
+    """The wall that is taken where these system calls are forbidden, or why there is none."""
+    code = f"""
+import errno, sys
+sys.path.insert(0, {ROOT!r})
+import pyseccomp
+made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+for name in {calls!r}:
+    # By number: an older libseccomp does not know the newest names.
+    number = {{"landlock_create_ruleset": 444}}.get(name, name)
+    made.add_rule(pyseccomp.ERRNO(errno.EPERM), number)
+made.load()
+from tasks.interpreter.sandbox import start
+try:
+    sandbox, wall = start()
+except RuntimeError as error:
+    print(error)
+else:
+    print(wall)
+    sandbox.close()
+"""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_strongest_wall_that_holds_is_taken() -> None:
+    sandbox, wall = start()
+    sandbox.close()
+    assert wall in WALLS
+    assert start_without("mount") == "landlock"
+
+
+def test_without_a_wall_there_is_no_interpreter() -> None:
+    said = start_without("mount", "landlock_create_ruleset")
+    assert said.startswith(
+        "the local interpreter refuses: this machine cannot isolate code (bubblewrap, namespaces and"
+    )
+    assert said.endswith(").") and "; Landlock and seccomp: " in said and "\n" not in said
+
+
+def test_without_libseccomp_there_is_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_filter.cache_clear()
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    with pytest.raises(
+        RuntimeError, match=r"^the local interpreter needs libseccomp\.so\.2 \(Debian: libseccomp2\)\.$"
+    ):
+        start()
+    build_filter.cache_clear()
+
+
+def test_elsewhere_than_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match=r"^the local interpreter needs Linux; "):
+        start()
