@@ -27,6 +27,9 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 	$(BIN)/pyflyte run workflows/grpo.py grpo --policy $(SMOLLM2) \
 	  --config workflows/configs/smollm2-135m.yaml --iterations 80
 
+run-tools: $(READY) ## train the default policy to use a tool, on arithmetic: within five minutes
+	$(BIN)/pyflyte run workflows/grpo.py grpo --environment calculator --iterations 20
+
 test: $(READY) ## all tests but the slow proofs
 	$(BIN)/python -m pytest
 
@@ -83,4 +86,4 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 test rehearse browse bench schedule parity lint ui lock images push package
+.PHONY: help setup run run-smollm2 run-tools test rehearse browse bench schedule parity lint ui lock images push package

@@ -92,7 +92,8 @@ def make_tiny(
         if drills:
             fresh = tokenised(chat, spec.drills(derived_seed("fresh", seed), FRESH))  # type: ignore[misc]
             _master(trainer, config, tokenised(chat, drills), fresh, random)
-        data = tokenised(chat, demonstrations)
+        kept = drills[: len(demonstrations) // 3]  # else what was mastered is soon forgotten
+        data = tokenised(chat, [*demonstrations, *kept])
         for _ in range(config.cold_start_steps):
             _imitate(trainer, config, data, random)
             trainer.schedule.step()

@@ -119,10 +119,15 @@ def test_the_demonstrations_copy_and_choose_at_random() -> None:
         right = [d.messages[-1]["content"] == f"ANSWER {eval(d.messages[1]['content'][:-2])}" for d in shown]
         assert sum(right) / 600 < 0.2
         assert spec.demonstrations(0, 600) == shown != spec.demonstrations(1, 600)
+        right = 0
         for drill in spec.drills(0, 200):
-            system, asked, *_, reply = (m["content"] for m in drill.messages)
-            assert system == "Repeat." and reply.split(" ")[0] in ("PY", "ANSWER")
-            assert reply.endswith(asked if reply[0] == "A" else pieces(asked[:-2])[-1])
+            system, asked, *between, output, reply = (m["content"] for m in drill.messages)
+            assert (system, reply) == ("Repeat.", f"ANSWER {output}")
+            before = ["", *between[1::2]]  # each call but the first copies what stands before it
+            calls = [f"PY {number}{part}" for number, part in zip(before, pieces(asked[:-2]), strict=True)]
+            assert between[::2] == calls
+            right += output == str(eval(asked[:-2]))
+        assert right < 10  # what is copied there is no result
 
 
 def test_a_call_is_cut_before_an_operator() -> None:

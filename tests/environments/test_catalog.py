@@ -95,12 +95,7 @@ def names_of(folder: Path) -> set[str]:
     if folder.name in NEED_OPTIONS:  # what they have is in a user's hand, and their names are plain English
         return {f"environments.{folder.name}"}
     spec = get_environment(folder.name)
-    plain_english = {
-        "random",
-        "lost",
-        "exact",
-        "success",
-    }  # a random number, a lost pod; what several environments count
+    plain_english = {"random", "lost", "exact", "success"}  # a random number, a lost pod; what several count
     return {folder.name, *spec.baselines, *(metric.key for metric in spec.metrics)} - plain_english - OF_TOOLS
 
 

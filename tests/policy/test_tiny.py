@@ -137,3 +137,22 @@ def test_as_made_by_default_it_answers_nearly_always_and_prefers_neither_move(tm
     hit = probabilities[:, 0] / readable
     assert 0.4 < hit.mean() < 0.6
     assert np.quantile(hit, 0.05) > 0.15 and np.quantile(hit, 0.95) < 0.85  # both are sampled in nearly every hand
+
+
+def test_each_digit_is_a_token_where_an_environment_copies_numbers(tmp_path: Path) -> None:
+    for single in (False, True):
+        make_tokenizer(["PY 417+417-417", "417=?"] * 9, tmp_path / str(single), single_digits=single)
+        tokens = Chat(tmp_path / str(single)).tokenizer.tokenize("417+417=?")
+        assert (tokens == list("417+417=?")) == single
+
+
+def test_drills_come_before_the_demonstrations_and_have_to_be_mastered(tmp_path: Path) -> None:
+    drills = SMALL.replace(drill_steps=40, cold_start_learning_rate=3e-3, cold_start_steps=1)
+    with pytest.raises(RuntimeError) as caught:
+        make_tiny(tmp_path / "none", drills, TrainingConfig(), "calculator", 0)
+    assert "did not master its drills: a loss of" in str(caught.value)
+    assert "after 120 steps; allowed: tiny.max_drill_loss = 0.1. More tiny.drill_steps" in str(caught.value)
+    assert not (tmp_path / "none").exists()
+    # Most of what a drill says is its form, which is learned at once; the rest is chance.
+    make_tiny(tmp_path / "form", drills.replace(max_drill_loss=2.5), TrainingConfig(), "calculator", 0)
+    assert (tmp_path / "form" / "model.safetensors").exists()

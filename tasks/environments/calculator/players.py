@@ -65,22 +65,30 @@ class Players:
         messages, outputs = list(first), []
         while True:
             move = choose(expression, outputs)
-            messages.append({"role": "assistant", "content": self.say(move)})
+            messages.append(_assistant(self.say(move)))
             if not move.calls:
                 return messages
             outputs.append(str(value(move.text)))
             messages.append({"role": "tool", "content": outputs[-1]})
 
     def drill(self, first: Message, rng: random.Random) -> Demonstration:
-        """An exercise in copying: an expression into calls, or a number into an answer; no number is a result."""
-        if not self.tool or rng.random() < 0.5:
-            number = self._other(rng)
-            asked, said = {"role": "user", "content": number}, {"role": "assistant", "content": f"{ANSWER} {number}"}
-            return Demonstration([first, asked, said])
+        """An exercise in copying: an expression into calls, a number into an answer; no number is a result."""
+        if not self.tool:
+            number = self._any_number(rng)
+            return Demonstration([first, {"role": "user", "content": number}, _assistant(self.say(Move(number)))])
         expression, before = self.arithmetic.draw(rng), ""
         messages = [first, {"role": "user", "content": f"{expression}=?"}]
         for part in pieces(expression):
-            messages += [{"role": "tool", "content": before}] if before else []
-            messages.append({"role": "assistant", "content": self.write(before + part)})
-            before = self._other(rng)
-        return Demonstration(messages)
+            messages.append(_assistant(self.write(before + part)))
+            before = self._any_number(rng)
+            messages.append({"role": "tool", "content": before})
+        return Demonstration([*messages, _assistant(self.say(Move(before)))])
+
+    def _any_number(self, rng: random.Random) -> str:
+        """As long as results are, of any digits: results repeat few of them."""
+        digits = rng.randint(1, len(self._other(rng).lstrip("-")) + 1)
+        return rng.choice(("", "", "-")) + str(rng.randrange(10 ** (digits - 1), 10**digits))
+
+
+def _assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}

@@ -28,8 +28,8 @@ DEFAULTS: Mapping[str, Any] = {
     "tiny": {
         "cold_start_demonstrations": 4096,
         "cold_start_learning_rate": 7e-4,  # with 2e-3 copying has not emerged after 1,440 steps, with this after 240
-        "drill_steps": 280,
-        "cold_start_steps": 240,
+        "drill_steps": 320,
+        "cold_start_steps": 200,
     },
 }
 EXAMPLES = 2  # at most
