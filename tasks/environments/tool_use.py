@@ -110,8 +110,10 @@ class ToolUse:
         self.lost = 0  # calls of this step whose sandbox was unavailable
 
     async def reset(self, task: Task) -> Step:
-        """The question."""
+        """The question. Raises what `open_interpreter` does, so that a run without one ends where it begins."""
         await self.close()
+        if self.options.tool:
+            self.interpreter()
         self.exercise, self.calls = self.make(task), 0
         system = "\n\n".join(filter(None, [self.exercise.system, self.explanation]))
         first = [{"role": "system", "content": system}] if system else []

@@ -26,7 +26,7 @@ sysinfo time times umask uname unlink unlinkat write writev
 
 _CLONE_THREAD, _CLONE_VM = 0x10000, 0x100
 _CLONE_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032)  # duplicate, flags, locks, pipe size; not who gets a signal
+_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)  # duplicate, flags, locks, size of a pipe; not who gets a signal
 _IOCTL = (
     0x5401,
     0x5413,

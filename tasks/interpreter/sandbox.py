@@ -192,15 +192,28 @@ def _some(channel: socket.socket) -> bytes:
 
 def _python() -> tuple[str, list[str], list[str]]:
     """The program of Python, the files and folders that it and its library need, and those that stay hidden."""
-    base, name = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
-    library = os.path.realpath(sysconfig.get_path("stdlib", vars={"installed_base": str(base), "base": str(base)}))
-    shared = sysconfig.get_config_var("INSTSONAME") or ""
-    libraries = [p / shared for p in (base / "lib", Path(sysconfig.get_config_var("LIBDIR") or "/")) if shared]
-    needed = [library, *(str(path) for path in libraries[:2] if path.is_file() and path.suffix != ".a")]
-    needed += [p for p in ("/lib", "/lib64", "/usr/lib", "/usr/lib64") if os.path.isdir(p)]
-    hidden = [f"{library}/site-packages", f"{library}/dist-packages", "/usr/lib/python3", "/usr/local/lib/python3"]
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = Path(os.path.realpath(sys.base_prefix))
     program = os.path.realpath(base / "bin" / name)
-    return program if os.path.exists(program) else os.path.realpath(sys.executable), needed, hidden
+    folder, shared = (sysconfig.get_config_var(each) or "" for each in ("LIBDIR", "INSTSONAME"))
+    needed = {
+        str(base / "lib"),
+        os.path.realpath(sysconfig.get_path("stdlib")),
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+    }
+    needed |= {f"{folder}/{shared}"} if ".so" in shared else set()
+    # Packages may hold a project's tests; those of other versions too.
+    hidden = {"/usr/lib/python3"} | {str(path) for path in base.glob("lib/python*/*-packages")}
+    needed = {path for path in _outermost(needed) if os.path.exists(path)}
+    return program if os.path.exists(program) else os.path.realpath(sys.executable), sorted(needed), _outermost(hidden)
+
+
+def _outermost(paths: set[str]) -> list[str]:
+    """Those that lie in none of the others."""
+    return sorted(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
 
 
 def _command(wall: str, control: int, proc: int) -> list[str]:

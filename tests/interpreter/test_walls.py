@@ -4,10 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tasks.interpreter.filter import build_filter
-from tasks.interpreter.sandbox import WALLS, start
+from tasks.interpreter.sandbox import WALLS, _python, start
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -49,6 +50,40 @@ def test_without_a_wall_there_is_no_interpreter() -> None:
         "the local interpreter refuses: this machine cannot isolate code (bubblewrap, namespaces and"
     )
     assert said.endswith(").") and "; Landlock and seccomp: " in said and "\n" not in said
+
+
+@pytest.mark.parametrize("wall", WALLS)
+def test_nothing_stays_when_the_host_is_killed(wall: str) -> None:
+    code = f"""
+import asyncio, sys
+sys.path.insert(0, {ROOT!r})
+from tasks.interpreter.local import LocalInterpreter
+async def main():
+    interpreter = LocalInterpreter({wall!r})
+    sessions = [await interpreter.open() for _ in range(3)]
+    busy = [asyncio.create_task(session.run("while True: pass", 600)) for session in sessions[:2]]
+    await asyncio.sleep(0.1)
+    print("open", flush=True)
+    await asyncio.gather(*busy)
+asyncio.run(main())
+"""
+    host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert host.stdout and host.stdout.readline() == "open\n"
+    children = psutil.Process(host.pid).children(recursive=True)
+    assert len(children) >= 4
+    host.kill()
+    host.wait()
+    host.stdout.close()
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert not left
+
+
+def test_the_packages_of_this_python_are_hidden() -> None:
+    sandbox, _ = start()
+    sandbox.close()
+    _, needed, hidden = _python()
+    assert f"{sys.base_prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages" in hidden
+    assert all(any(each.startswith(f"{folder}/") for folder in needed) for each in hidden)
 
 
 def test_without_libseccomp_there_is_none_either(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ class Coding(ToolUse):
 
     async def reset(self, task: Task) -> Step:
         """The problem. Raises ValueError where a reference solution of the user's problems fails their tests."""
+        self.interpreter()  # it grades, also where the policy has no tool
         await self._check_references()
         return await super().reset(task)
 
