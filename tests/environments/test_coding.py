@@ -122,6 +122,13 @@ def test_baselines_are_the_ends_of_the_scale() -> None:
     assert pass_at(reference + empty, (1, 2)) == {"1": 0.5, "2": 1.0}
 
 
+def test_what_a_limit_ended_counts_as_not_solved() -> None:
+    spec = get_environment("coding", {"reward": "all"})
+    solved = play_baseline(spec, "reference_solution", [spec.task("test", 0)])
+    cut = Episode(spec.task("test", 1), steps=[Step()], finish_reason="truncated")
+    assert measure(spec, [*solved, cut]).metrics["success"].mean == 0.5
+
+
 def test_results_are_broken_down_by_family_and_difficulty() -> None:
     spec = get_environment("coding", {"families": ["lists", "tree"], "difficulty": [1, 3]})
     found = {name for index in range(60) for name in spec.parts(spec.task("test", index))}
@@ -174,6 +181,7 @@ def test_a_reference_that_fails_its_tests_is_refused_with_its_line(tmp_path: Pat
             'format is "python"; allowed: tool_call, line: a fenced block is the answer.',
         ),
         ({"timeout_s": 0}, "timeout_s is 0; allowed: a number above 0."),
+        ({"timeout_s": 60}, "timeout_s is 60; allowed: up to 10 s."),
         ({"tests": 3}, 'an option of the environment is "tests"; allowed: problems, families'),
     ],
 )

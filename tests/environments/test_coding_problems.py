@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coding_problem import graded, problem
+from tasks.environments.coding import grading
 from tasks.environments.coding.families import FAMILIES
 from tasks.environments.coding.grading import grade, same
 from tasks.environments.coding.humaneval import humaneval
@@ -132,6 +133,14 @@ def test_a_slow_case_costs_itself_and_slow_code_does_not_run_for_ever() -> None:
     assert graded(
         problem("f", (1, None), ([float("inf")], [float("inf")])), "def f(v):\n    return v if v != 1 else None"
     ) == (["passed"] * 2)
+
+
+def test_all_runs_of_a_grading_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each new session runs the definition again: without a limit it could hold up the whole call, nobody's fault.
+    monkeypatch.setattr(grading, "BUDGET_S", 1.5)
+    of = problem("f", *((n, n) for n in range(30)))
+    outcomes = graded(of, "import os, time\ntime.sleep(0.4)\ndef f(n):\n    os._exit(0)", 0.5)
+    assert outcomes[0] == "killed" and outcomes[-20:] == ["timeout"] * 20
 
 
 ADD = {"prompt": "Add two numbers.", "function": "add", "tests": [{"arguments": [1, 2], "expected": 3}]}

@@ -9,6 +9,7 @@ but its own values; a case without a value has failed.
 
 The cases of one grading share a session, as calls in one program do: inputs of earlier cases tell nothing about what a
 later one expects. A case that ends its session (a time limit, memory, an exit) costs that case: the next has a new one.
+All code of a grading has a limit too, so that no candidate can make the whole call late, which would be nobody's fault.
 """
 
 import ast
@@ -26,6 +27,7 @@ from tasks.seeds import derived_seed
 Outcome = Literal["passed", "wrong", "error", "timeout", "killed"]
 RELATIVE, ABSOLUTE = 1e-9, 1e-12  # by which floats may differ
 LIMITS_A_GRADING = 3  # cases that may run into the time limit; the rest is not tried
+BUDGET_S = 20.0  # of all runs of a grading together, or as long as these cases where that is more
 
 
 @dataclass(frozen=True)
@@ -82,24 +84,27 @@ async def call_all(
     """What the candidate's function gives for each of the inputs."""
     found: list[Called] = []
     session: Session | None = None
-    late = 0
+    late, left = 0, max(BUDGET_S, LIMITS_A_GRADING * timeout_s)
     try:
         for arguments in inputs:
-            if late >= LIMITS_A_GRADING:
+            if left <= 0 or late >= LIMITS_A_GRADING:
                 found.append(Called("timeout"))
                 continue
             if session is None:
                 session = await interpreter.open()
                 defined = await _define(session, problem, code, timeout_s)
-                if defined is not None:  # it will fail each time
-                    return [Called(defined)] * len(inputs)
+                left -= defined.seconds
+                if defined.status != "ok":  # where it does now, it most likely does each time
+                    failed = _called(defined)
+                    return found + [failed] * (len(inputs) - len(found))
             # In a tuple, since None by itself is no value.
             done = await _run(session, f"({problem.name}(*{literal(arguments)}),)", timeout_s)
             found.append(_called(done))
+            left -= done.seconds
+            late += done.status == "timeout"
             if done.status not in ("ok", "error"):
                 await session.close()
                 session = None
-                late += done.status == "timeout"
     finally:
         if session is not None:
             await session.close()
@@ -114,13 +119,10 @@ def literal(value: Any) -> str:
 _CONSTANTS = "from math import inf, nan\n"  # which repr writes
 
 
-async def _define(session: Session, problem: Problem, code: str, timeout_s: float) -> Outcome | None:
-    """Run the candidate's code; why that failed, or None."""
-    for part in (_CONSTANTS + problem.setup, code):
-        done = await _run(session, part, timeout_s)
-        if done.status != "ok":
-            return _called(done).failure
-    return None
+async def _define(session: Session, problem: Problem, code: str, timeout_s: float) -> Execution:
+    """Run the candidate's code."""
+    await _run(session, _CONSTANTS + problem.setup, timeout_s)
+    return await _run(session, code, timeout_s)
 
 
 async def _run(session: Session, code: str, timeout_s: float) -> Execution:

@@ -20,13 +20,17 @@ from tasks.environments.interface import Split
 from tasks.settings import require
 
 
-@lru_cache(maxsize=8)
 def read_problems(path: str) -> dict[Split, tuple[Problem, ...]]:
     """The problems of a file by their split: one in eight is a test problem, chosen by its text; at least one of each.
 
     Raises ValueError, with the number of the line, for what is no problem, and for a file with fewer than two.
     """
     require(Path(path).is_file(), "path", path, "a JSONL file of problems")
+    return _read(path, Path(path).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, changed: int) -> dict[Split, tuple[Problem, ...]]:
     found: dict[str, Problem] = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():

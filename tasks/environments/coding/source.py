@@ -24,11 +24,11 @@ class ProblemSource:
         only_generated = "none, unless problems is generated"
         require(problems == "generated" or families is None, "families", families, only_generated)
         require(problems == "generated" or difficulty is None, "difficulty", difficulty, only_generated)
-        self.problems, self.path = problems, path
+        self.problems = problems
         self.families = _chosen_families(families, difficulty)
         self.references_checked = problems != "file"
         if problems == "file":
-            read_problems(path)
+            self.own = read_problems(path)
 
     @property
     def test_tasks(self) -> int | None:
@@ -45,7 +45,7 @@ class ProblemSource:
         found = self._fixed(split)
         place = index if split == "test" else seed % len(found)
         problem = found[place]
-        data = {"family": problem.family, "level": problem.level, "place": place}
+        data = {"family": problem.family, "place": place}
         return Task(id=problem.id, split=split, seed=seed, data=data)
 
     def problem(self, task: Task) -> Problem:
@@ -60,7 +60,7 @@ class ProblemSource:
 
     def _fixed(self, split: Split) -> Sequence[Problem]:
         if self.problems == "file":
-            return read_problems(self.path)[split]
+            return self.own[split]
         allowed = "generated, file in training: HumanEval is for evaluation only"
         require(split == "test", "problems", "humaneval", allowed)
         return humaneval()

@@ -16,6 +16,7 @@ METRICS = (
     Metric("tests_timed_out", "tests timed out", ".1%"),
 )
 REWARDS = ("tests", "all")
+MOST_S = 10.0  # of a call
 DEFAULTS: Mapping[str, Any] = {
     "rollout": {"max_tokens": 384, "max_turns": 8, "group_size": 8, "groups": 16, "max_groups": 64},
     "training": {"seq_len": 1024, "rows": 4, "score_rows": 8, "learning_rate": 1e-5},
@@ -33,9 +34,16 @@ def outcome(episode: Episode) -> str:
     return "timeout" if seen["tests_timed_out"] else "partly" if seen["tests_passed"] else "wrong"
 
 
+def score(episode: Episode) -> dict[str, float]:
+    """The grading's numbers; 0 where an episode came to none."""
+    seen = episode.steps[-1].metrics if episode.steps else {}
+    return {metric.key: seen.get(metric.key, 0.0) for metric in METRICS}
+
+
 def parts(task: Task) -> list[str]:
-    """The family and the difficulty."""
-    return [task.data["family"], f"difficulty {task.data['level']}"]
+    """The family, and the difficulty of a generated problem."""
+    level = task.data.get("level")
+    return [task.data["family"], *([f"difficulty {level}"] if level else [])]
 
 
 def reference_solution(environment: Any, rng: random.Random) -> str:
@@ -72,6 +80,8 @@ def coding(
     require(reward in REWARDS, "reward", reward, ", ".join(REWARDS))
     fenced = "tool_call, line: a fenced block is the answer"
     require(not tool or format != "python", "format", format, fenced)
+    # A grading may take three times as long and some more, and the rollout waits a minute for an answer.
+    require(not timeout_s > MOST_S, "timeout_s", timeout_s, f"up to {MOST_S:g} s")
     options = ToolOptions(
         tool=tool,
         format=format,
@@ -97,6 +107,7 @@ def coding(
         metrics=(*METRICS, *TOOL_METRICS) if tool else METRICS,
         outcome=outcome,
         parts=parts,
+        score=score,
         reward_range=(0, 1),
         test_tasks=source.test_tasks,
         baselines={"reference_solution": reference_solution, "empty_answer": empty_answer},

@@ -77,7 +77,7 @@ class Items:
         """An item of the split; equal arguments give equal items."""
         for attempt in range(_ATTEMPTS):
             item = self.make(dataset, derived_seed("item", split, seed, attempt, bits=SEED_BITS))
-            if split_of(item) == split:
+            if split_of(item) == split and item.answer.strip():
                 return item
         raise ValueError(f'"{dataset}" has too few items to train and to test on; allowed: one with more.')
 

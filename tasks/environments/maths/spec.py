@@ -99,6 +99,7 @@ def maths(
         partial_format=lambda reply: "<answer>" in reply,
         metrics=(*METRICS, *TOOL_METRICS) if tool else METRICS,
         outcome=outcome,
+        score=lambda episode: {"success": float(episode.reward == 1)},  # also of what a limit ended
         parts=lambda task: [task.data["dataset"]],
         reward_range=(0, 1),
         baselines={"known_answer": known_answer, "no_answer": no_answer},
