@@ -10,7 +10,7 @@ import errno
 import tempfile
 from functools import cache
 
-_ALLOWED = """
+ALLOWED = """
 access alarm brk chdir clock_getres clock_gettime clock_nanosleep close close_range copy_file_range creat dup dup2
 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 exit exit_group
 faccessat faccessat2 fadvise64 fallocate fchdir fdatasync flock fstat fstatfs fsync ftruncate futex futex_waitv
@@ -49,7 +49,7 @@ def build_filter() -> bytes:
         raise RuntimeError("the local interpreter needs libseccomp.so.2 (Debian: libseccomp2).") from None
     made = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
     made.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
-    for name in _ALLOWED.split():
+    for name in ALLOWED.split():
         if (number := seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)) >= 0:
             made.add_rule(seccomp.ALLOW, number)
     # Threads, by the old call whose flags a filter can see; glibc falls back to it where the new one is not there.

@@ -1,11 +1,11 @@
 """When an execution has had its time.
 
 A limit counts the time in which the code ran or slept. Time in which it was ready to run while other work had the
-processors is the machine's: the execution gets it back. Where that goes on for several times the limit, the sandbox is
-to blame and not the code. So an endless loop and an endless sleep are timeouts, also on a busy machine, and code that
-needs half of its limit is not too slow only because the machine was busy. Both numbers are the kernel's: the session
-has no say in them. With more threads than processors a session makes itself wait, but then it uses up its limit as
-processor time.
+processors is the machine's: the execution gets it back. Where that goes on for several times the limit, the sandbox
+is to blame and not the code, as it is where somebody stopped the process, which the code cannot do. So an endless
+loop and an endless sleep are timeouts, also on a busy machine, and code that needs half of its limit is not too slow
+only because the machine was busy. Both numbers are the kernel's: the session has no say in them. With more threads
+than processors a session makes itself wait, but then it uses up its limit as processor time.
 """
 
 import asyncio
@@ -68,7 +68,9 @@ class TimeLimit(Deadline):
             done.set_exception(TimeoutError("other work had the processors"))
             return
         left = self._seconds - max(passed - (waited - self._waited), self.cpu_seconds)
-        if left <= 0:
+        if left <= 0 and is_stopped(self._pid):
+            done.set_exception(TimeoutError("the sandbox was stopped"))
+        elif left <= 0:
             done.set_exception(TimeoutError())
         else:
             self._later(min(max(left, 0.002), self._patience - passed), done)
@@ -94,3 +96,12 @@ def waiting_seconds(pid: int) -> float:
         return 0.0
     finally:
         os.close(fd)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal or a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read(4096).rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False

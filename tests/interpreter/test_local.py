@@ -183,6 +183,32 @@ def test_a_sandbox_that_dies_is_unavailable_and_is_started_again(interpreter: Lo
     assert during.error == "the sandbox ended" and again.value == "1"
 
 
+def test_a_sandbox_that_was_stopped_is_unavailable(interpreter: LocalInterpreter) -> None:
+    async def stopped() -> Execution:
+        session = await interpreter.open()
+        psutil.Process(session._pid).suspend()
+        return await session.run("1", 0.2)
+
+    found = asyncio.run(stopped())
+    assert (found.status, found.error) == ("unavailable", "the sandbox was stopped")
+
+
+def test_threads_and_files_of_its_own(interpreter: LocalInterpreter) -> None:
+    threads = (
+        "import threading\nfound = []\nmany = [threading.Thread(target=found.append, args=(i,)) for i in range(8)]"
+    )
+    threads += "\n[each.start() for each in many], [each.join() for each in many]\nsorted(found)"
+    files = (
+        "import tempfile\nwith tempfile.NamedTemporaryFile('w+') as f: f.write('x'); f.seek(0); text = f.read()\ntext"
+    )
+    for each, expected in ((threads, list(range(8))), (files, "x")):
+        (found,) = run(interpreter, each)
+        if each is files and "Landlock" in interpreter.description:
+            assert found.error.startswith("FileNotFoundError: [Errno 2] No usable temporary directory found")
+        else:
+            assert decode(found.value) == expected
+
+
 def test_an_interpreter_that_was_closed_starts_again() -> None:
     made = LocalInterpreter()
     assert run(made, "1")[0].value == "1"

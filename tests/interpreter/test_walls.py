@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.interpreter.filter import build_filter
+from tasks.interpreter.filter import ALLOWED, build_filter
 from tasks.interpreter.sandbox import WALLS, _python, start
 
 ROOT = str(Path(__file__).parents[2])
@@ -84,6 +84,21 @@ def test_the_packages_of_this_python_are_hidden() -> None:
     _, needed, hidden = _python()
     assert f"{sys.base_prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages" in hidden
     assert all(any(each.startswith(f"{folder}/") for folder in needed) for each in hidden)
+
+
+def test_the_allowed_calls_are_known_on_both_architectures() -> None:
+    import pyseccomp
+
+    numbers = {
+        name: [pyseccomp.resolve_syscall(arch, name) for arch in (pyseccomp.Arch.X86_64, pyseccomp.Arch.AARCH64)]
+        for name in ALLOWED.split()
+    }
+    assert len(numbers) > 100 and all(-1 not in both for both in numbers.values())  # -1: a name that is none
+    # What arm64 has instead of the older calls that it lacks, which are negative.
+    assert {name for name, (_, arm) in numbers.items() if arm < 0} >= {"open", "stat", "mkdir", "poll", "select"}
+    for name in ("openat", "newfstatat", "mkdirat", "unlinkat", "renameat", "readlinkat", "ppoll", "pselect6", "dup3"):
+        assert min(numbers[name]) >= 0
+    assert not {"socket", "execve", "fork", "vfork", "kill", "ptrace", "mount", "unshare", "setns"} & numbers.keys()
 
 
 def test_without_libseccomp_there_is_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
