@@ -22,6 +22,11 @@ def run_folder(run_name: str) -> Path:
     return (RUNS / run_name).absolute()
 
 
+def file_name(name: str) -> str:
+    """A name as a part of a file's name: `maths:2,coding:1` is `maths-2-coding-1`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:48]
+
+
 def display_path(path: Path) -> str:
     """A path relative to the working directory, where it lies in it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

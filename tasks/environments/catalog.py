@@ -1,5 +1,6 @@
 """Environments by name: a folder beside this file, an installed package's entry point, or any module with a SPEC."""
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.environments.interface import EnvironmentSpec
+from tasks.environments.mixture import is_mixture, make_mixture
 from tasks.settings import require
 
 GROUP = "flyte_grpo.environments"  # of entry points
@@ -23,10 +25,13 @@ def environment_names() -> list[str]:
 def get_environment(name: str, options: Mapping[str, Any] | None = None, *, thinking: bool = False) -> EnvironmentSpec:
     """The environment `name`, made with its `options`; with `thinking` its prompts ask for a thought, where it can.
 
-    `name` is one of `environment_names`, or `package.module` of a module that has a SPEC. Raises ValueError, in one
+    `name` is one of `environment_names`, or `package.module` of a module that has a SPEC; or several of them with their
+    weights, "maths:2,coding:1", where `options` has those of each by its name. Raises ValueError, in one
     sentence, for a name that is none of these, for an option that the environment does not take, and for one that it
     lacks.
     """
+    if is_mixture(name):
+        return make_mixture(name, options or {}, functools.partial(get_environment, thinking=thinking))
     source, given = _find(name), dict(options or {})
     known = {} if isinstance(source, EnvironmentSpec) else inspect.signature(source).parameters
     own = [option for option in known if option != "thinking"]

@@ -21,10 +21,11 @@ def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here
     if both := {task.id for task in train} & {task.id for task in test}:
         raise ValueError(f'environment is "{spec.name}", and task {min(both)} is both a training and a test task.')
     if here or not _on_loopback(url):
-        first, *again = asyncio.run(_resets(spec, url, train[0], timeout_s))
-        if again and again[0] != first:
-            task = train[0].id
-            raise ValueError(f'environment is "{spec.name}", and two resets with task {task} give other messages.')
+        for task in {id(spec.of(task)): task for task in reversed(train)}.values():  # one of each of a mixture
+            first, *again = asyncio.run(_resets(spec, url, task, timeout_s))
+            if again and again[0] != first:
+                what = f"and two resets with task {task.id} give other messages"
+                raise ValueError(f'environment is "{spec.name}", {what}.')
     if spec.check and not url and here:
         asyncio.run(spec.check())
 
@@ -47,7 +48,7 @@ async def _resets(spec: EnvironmentSpec, url: str, task: Task, timeout_s: float)
     """The first messages: of one reset of a server, of two in this process, which must agree."""
     environment = spec.make(url)
     try:
-        times = 1 if url else 2
+        times = 1 if url or not spec.of(task).seeded else 2
         return [list((await asyncio.wait_for(environment.reset(task), timeout_s)).messages) for _ in range(times)]
     except TimeoutError:
         where = f'environment_url is "{url}"' if url else f'environment is "{spec.name}"'

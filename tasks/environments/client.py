@@ -1,10 +1,12 @@
 """An environment on an OpenEnv server: one WebSocket session, driven by OpenEnv's own generic client."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any
 from urllib.parse import urlsplit
 
+from openenv.core.client_types import StepResult
 from openenv.core.generic_client import GenericEnvClient
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.protocol import State
@@ -21,17 +23,18 @@ def allow_many_open_files() -> int:
     return hard
 
 
-class RemoteEnvironment:
-    """Plays whichever environment `tasks.environments.serve` serves at `url`. The session opens with the first reset.
+class Session:
+    """A session of any OpenEnv server, which opens with the first reset. `name` and `full` are for sentences: the input
+    that gave the URL, and what to do where the server is full.
 
     Raises ValueError for a URL that is no http(s) one, and for what the environment itself refuses; ConnectionError
     where nobody answers within 8 seconds, the server is full, or the connection is lost during an episode.
     """
 
-    def __init__(self, url: str) -> None:
-        self._where = f'environment_url is "{url}"'
+    def __init__(self, url: str, name: str, full: str, none: str = "start a server") -> None:
+        self.where, self.full, self.none = f'{name} is "{url}"', full, none
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ValueError(f"{self._where}; it needs the form http://host:port; {_START_ONE}.")
+            raise ValueError(f"{self.where}; it needs the form http://host:port; {none}.")
         allow_many_open_files()
         self._session = GenericEnvClient(
             url,
@@ -44,7 +47,7 @@ class RemoteEnvironment:
     def _connected(self) -> bool:
         return self._session._ws is not None and self._session._ws.state is State.OPEN
 
-    async def reset(self, task: Task) -> Step:
+    async def reset(self, **arguments: Any) -> StepResult:
         """Begin an episode; a session that was lost since the last one is opened again."""
         if not self._connected:
             try:
@@ -52,33 +55,55 @@ class RemoteEnvironment:
             except ConnectionError as error:
                 other = f"what answers there is no OpenEnv environment ({error.__cause__})"
                 what = other if isinstance(error.__cause__, InvalidHandshake) else "nobody answers there"
-                raise ConnectionError(f"{self._where}: {what}; {_START_ONE}.") from error
-        return await self._answer(self._session.reset(seed=task.seed, task=asdict(task)))
+                raise ConnectionError(f"{self.where}: {what}; {self.none}.") from error
+        return await self._answer(self._session.reset(**arguments))
 
-    async def step(self, reply: Message) -> Step:
-        """Send the policy's reply."""
+    async def step(self, action: Mapping[str, Any]) -> StepResult:
+        """Send an action."""
         # OpenEnv's client would connect again by itself, to a session in which no episode is open.
         if not self._connected:
-            raise ConnectionError(f"{self._where}: the connection was lost during an episode.")
-        return await self._answer(self._session.step({"message": reply}))
+            raise ConnectionError(f"{self.where}: the connection was lost during an episode.")
+        return await self._answer(self._session.step(dict(action)))
 
     async def close(self) -> None:
         """Close the session. Calling it again does nothing."""
         await self._session.close()
 
-    async def _answer(self, call: Any) -> Step:
+    async def _answer(self, call: Any) -> StepResult:
         try:
-            result = await call
+            return await call
         except (ConnectionClosed, OSError) as error:
-            raise ConnectionError(f"{self._where}: the connection was lost during an episode.") from error
+            raise ConnectionError(f"{self.where}: the connection was lost during an episode.") from error
         except RuntimeError as error:  # what the server answered, in OpenEnv's words
             if "CAPACITY_REACHED" in str(error):
-                full = "the server has no room for another session; raise --max-sessions or lower "
-                raise ConnectionError(f"{self._where}: {full}rollout.concurrent_episodes.") from error
-            raise ValueError(f"{self._where}: {error}") from error
+                full = f"the server has no room for another session; {self.full}"
+                raise ConnectionError(f"{self.where}: {full}.") from error
+            raise ValueError(f"{self.where}: {error}") from error
+
+
+class RemoteEnvironment:
+    """Plays whichever environment `tasks.environments.serve` serves at `url`. Raises as `Session`."""
+
+    def __init__(self, url: str) -> None:
+        full = "raise --max-sessions or lower rollout.concurrent_episodes"
+        self._session = Session(url, "environment_url", full, _START_ONE)
+
+    async def reset(self, task: Task) -> Step:
+        """Begin an episode."""
+        return self._step(await self._session.reset(seed=task.seed, task=asdict(task)))
+
+    async def step(self, reply: Message) -> Step:
+        """Send the policy's reply."""
+        return self._step(await self._session.step({"message": reply}))
+
+    async def close(self) -> None:
+        """Close the session. Calling it again does nothing."""
+        await self._session.close()
+
+    def _step(self, result: StepResult) -> Step:
         seen = result.observation
         if not isinstance(seen.get("messages"), list):
-            raise ValueError(f"{self._where}: what answers there does not speak in messages; {_START_ONE}.")
-        kept = ("messages", "valid", "metrics", "note", "tool_calls")
-        of_step = {key: seen[key] for key in kept if key in seen}
+            other = "another server is played by --environment openenv, with its url among rollout.environment_options"
+            raise ValueError(f"{self._session.where}: what answers there does not speak in messages; {other}.")
+        of_step = {key: seen[key] for key in ("messages", "valid", "metrics", "note", "tool_calls") if key in seen}
         return Step(reward=float(result.reward or 0.0), done=bool(result.done), **of_step)

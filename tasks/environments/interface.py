@@ -180,7 +180,14 @@ class EnvironmentSpec:
     check: Callable[[], Coroutine[Any, Any, None]] | None = (
         None  # raises ValueError, before any work, for what cannot be used
     )
+    seeded: bool = True  # False: its user accepts that two resets with one task may differ
     comparison_tasks: int = 4096  # test tasks of a comparison before a promotion
+
+    member: Callable[[Task], "EnvironmentSpec"] | None = None  # of a mixture: the environment that a task is of
+
+    def of(self, task: Task) -> "EnvironmentSpec":
+        """What says how an episode of this task is played: of a mixture the task's environment, else this one."""
+        return self.member(task) if self.member else self
 
     def make(self, url: str = "") -> Environment:
         """The environment in this process, or on the OpenEnv server at `url`."""

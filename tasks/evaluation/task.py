@@ -17,7 +17,7 @@ from tasks.evaluation.evaluate import TaskSet
 from tasks.evaluation.page import Picture, evaluation_page, framed
 from tasks.evaluation.table import FEW_PARTS, REWARD, ended_badly, headline_text, headlines, results_table
 from tasks.evaluation.tracked import candidate, flat_metrics
-from tasks.folders import RUNS, display_path, use_scratch_folder
+from tasks.folders import RUNS, display_path, file_name, use_scratch_folder
 from tasks.policy.checkpoint import import_checkpoint, read_manifest
 from tasks.policy.named import find
 from tasks.policy.task import fetched
@@ -95,7 +95,7 @@ def evaluate_once(
     EvaluationConfig(tasks=tasks, seed=seed)
     config, (source,) = _opened({"policy": policy}, environment, environment_url, config)
     name = f"{read_manifest(source).digest[:12]}-{tasks}-{seed}"
-    folder = (RUNS / "evaluations" / f"{environment}-{name}").absolute()
+    folder = (RUNS / "evaluations" / f"{file_name(environment)}-{name}").absolute()
     task_set = TaskSet(environment, tasks, seed, environment_url)
     with console.bar("evaluation", "episodes") as progress:
         found = evaluate_into(folder, source, config, task_set, progress)
@@ -122,7 +122,7 @@ def compare_once(
     other_rollout = resolve(RolloutConfig.from_dict(merged(config.to_dict(), changed)), environment, environment_url)
     config, (first, second) = _opened({"policy": policy, "other": other}, environment, environment_url, config)
     digests = "-".join(read_manifest(folder).digest[:12] for folder in (first, second))
-    name = f"{environment}-{digests}-{tasks}-{seed}"
+    name = f"{file_name(environment)}-{digests}-{tasks}-{seed}"
     if changed:
         name += f"-{derived_seed('other', other_config.to_json(), bits=32):08x}"
     folder = (RUNS / "comparisons" / name).absolute()

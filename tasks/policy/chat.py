@@ -6,6 +6,7 @@ earlier turn, as Qwen3's leaves out what was thought before, does the next promp
 """
 
 import contextlib
+import copy
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -46,8 +47,9 @@ class Chat:
             refuse(folder, f", whose tokenizer cannot be read ({said})", "the files of a Hugging Face tokenizer")
         self.thinking = thinking
         self.tokenizer.chat_template = _on_day(self.tokenizer.chat_template, day or f"{datetime.now(UTC):%Y-%m-%d}")
-        self.tools = [tool.to_json() for tool in tools] or None
         self.knows_tool_role = bool(re.search(r"""["']tool["']""", str(self.tokenizer.chat_template)))
+        self._with_tools: dict[str, Chat] = {}
+        self.tools: list[dict[str, Any]] | None = None
         self._pieces: dict[tuple[str | int, ...], list[int] | None] = {}
         self._schemas = ""  # of the tools, where the template ignores them
         self.knows_system_role = self._tells_the_system()
@@ -56,6 +58,19 @@ class Chat:
         self._end: str = self.tokenizer.convert_ids_to_tokens(self.end_id)
         # What a prompt already says of the reply: "<think>\n", where the template opens the thought.
         self.opened = OPENED.search(self._render([{"role": "user", "content": "question"}]))[0]  # type: ignore[index]
+        self._use(tools)
+
+    def with_tools(self, tools: Sequence[ToolSpec]) -> "Chat":
+        """The same chat with other tools; the tokenizer is shared, and what it has rendered is kept."""
+        key = str([tool.to_json() for tool in tools])
+        if key not in self._with_tools:
+            self._with_tools[key] = other = copy.copy(self)
+            other._use(tools)
+        return self._with_tools[key]
+
+    def _use(self, tools: Sequence[ToolSpec]) -> None:
+        self._pieces, self._schemas = {}, ""
+        self.tools = [tool.to_json() for tool in tools] or None
         if self.tools:
             asked: list[Message] = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
             shown, self.tools = self._render(asked), None

@@ -9,6 +9,7 @@ only on its prompts and seeds, so that the result is the same for any number of 
 
 import asyncio
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,22 +47,24 @@ class Schedule(Protocol):
 class Sampler:
     """What the engine samples, awaited. Greedy replies are equal for equal prompts: each is sampled once."""
 
-    def __init__(self, engine: Engine, end_ids: Sequence[int], temperature: float, stop: Sequence[str] = ()):
-        self.engine, self.end_ids, self.temperature, self.stop = engine, end_ids, temperature, stop
+    def __init__(self, engine: Engine, end_ids: Sequence[int], temperature: float):
+        self.engine, self.end_ids, self.temperature = engine, end_ids, temperature
         self.added = asyncio.Event()
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
-        self._greedy: dict[tuple[int, ...], asyncio.Future[Completion]] = {}
+        self._greedy: dict[tuple[Sequence[str] | int, ...], asyncio.Future[Completion]] = {}
 
-    async def sample(self, prompt: Sequence[int], seed: int, max_tokens: int) -> Completion:
-        """The reply to a prompt."""
+    async def sample(self, prompt: Sequence[int], seed: int, max_tokens: int, stop: Sequence[str] = ()) -> Completion:
+        """The reply to a prompt, which ends with one of `stop`, if not before."""
         if self.temperature > 0:
-            return await self._ask(prompt, seed, max_tokens)
-        key = (max_tokens, *prompt)
+            return await self._ask(prompt, seed, max_tokens, stop)
+        key = (tuple(stop), max_tokens, *prompt)
         if key not in self._greedy:
-            self._greedy[key] = self._ask(prompt, 0, max_tokens)
+            self._greedy[key] = self._ask(prompt, 0, max_tokens, stop)
         return await self._greedy[key]
 
-    def _ask(self, prompt: Sequence[int], seed: int, max_tokens: int) -> asyncio.Future[Completion]:
+    def _ask(
+        self, prompt: Sequence[int], seed: int, max_tokens: int, stop: Sequence[str]
+    ) -> asyncio.Future[Completion]:
         answer = asyncio.get_running_loop().create_future()
         settings: dict[str, Any] = {
             "temperature": self.temperature,
@@ -69,8 +72,8 @@ class Sampler:
             "end_ids": self.end_ids,
             "seed": seed,
         }
-        if self.stop:
-            settings["stop"] = self.stop
+        if stop:
+            settings["stop"] = stop
         self._waiting[self.engine.add(prompt, **settings)] = answer
         self.added.set()
         return answer
@@ -102,9 +105,9 @@ class EpisodeLoop:
             asyncio.run(self._run(schedule))
 
     async def _run(self, schedule: Schedule) -> None:
-        self.sampler = Sampler(self.engine, self.chat.end_ids, self.temperature, self.spec.stop)
-        calls = asyncio.Semaphore(self.config.environment_concurrency)
-        self.player = Player(self.chat, self.spec, self.config, self.sampler.sample, calls)
+        self.sampler = Sampler(self.engine, self.chat.end_ids, self.temperature)
+        self.calls = asyncio.Semaphore(self.config.environment_concurrency)
+        self.players: dict[int, Player] = {}
         self.schedule, self.enough = schedule, False
         self.failure: BaseException | None = None
         self.workers: set[asyncio.Task[None]] = set()
@@ -159,7 +162,7 @@ class EpisodeLoop:
             episode = SampledEpisode(job.task)
             try:
                 environment = environment or self.spec.make(self.url)
-                await self.player.play(episode, environment, job.reply_seed)
+                await self._player(job.task).play(episode, environment, job.reply_seed)
                 return environment, episode
             except EnvironmentFailure as error:
                 episode.finish_reason, episode.error, episode.reward = "error", str(error), 0.0
@@ -167,6 +170,15 @@ class EpisodeLoop:
                     await _close(environment)
                 environment = None
         return None, episode
+
+    def _player(self, task: Task) -> Player:
+        """One for each environment of a mixture, with its tools and stop strings."""
+        spec = self.spec.of(task)
+        if id(spec) not in self.players:
+            chat = self.chat if spec is self.spec else self.chat.with_tools(spec.tools)
+            sample = functools.partial(self.sampler.sample, stop=spec.stop)
+            self.players[id(spec)] = Player(chat, spec, self.config, sample, self.calls)
+        return self.players[id(spec)]
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def _metrics(episode: SampledEpisode, spec: EnvironmentSpec) -> list[tuple[str, 
         for name, value in step.metrics.items():
             if name not in timings:
                 found[name].append(float(value))
-    if spec.partial_format and episode.finish_reason in ("invalid", "truncated"):
+    if spec.of(episode.task).partial_format and episode.finish_reason in ("invalid", "truncated"):
         found["partial_format"].append(float(episode.partial_format))
     return [(name, sum(values) / (1 if name in totals else len(values))) for name, values in found.items()]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment, first_messages
-from tasks.folders import RUNS, atomic_directory, remove_leftovers, run_folder
+from tasks.folders import RUNS, atomic_directory, file_name, remove_leftovers, run_folder
 from tasks.json_files import read_object
 from tasks.policy import hub, machine, named
 from tasks.policy.architectures import check_head_size, check_shares
@@ -190,11 +190,11 @@ def open_run(
     unique = execution.get(EXECUTION, "")
     date = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if unique:
-        name = inputs["run_name"] or f"{inputs['environment']}-{unique.rpartition('/')[2]}"
+        name = inputs["run_name"] or f"{file_name(inputs['environment'])}-{unique.rpartition('/')[2]}"
     elif name := inputs["run_name"]:
         names.take(name)
     else:
-        name = names.take_new(f"{inputs['environment']}-{date}")
+        name = names.take_new(f"{file_name(inputs['environment'])}-{date}")
     inputs = {**inputs, "run_name": name}
     kept = {"inputs": {**inputs, "config": given.on_one_rank().to_dict()}, "config": config.on_one_rank().whole()}
     folder = run_folder(name)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tasks.folders import file_name
 from tasks.json_records import Record
 from tasks.tracking.mlflow_store import check_reachable, client, is_away, one_process_at_a_time, sqlite_file
 
@@ -80,7 +81,7 @@ class Model:
 
 def model_name(model: str | None, environment: str) -> str:
     """The registry's name for the policies of a run; `model` is its tracking.model."""
-    return model or f"grpo-{environment}"
+    return model or f"grpo-{file_name(environment)}"
 
 
 def _retried(write: Write) -> Write:

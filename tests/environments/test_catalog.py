@@ -14,7 +14,7 @@ from tasks.environments.tool_use import TOOL_METRICS
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / "tasks" / "environments"
 OF_TOOLS = {metric.key for metric in TOOL_METRICS}  # of calls, which a baseline may not make
-NEED_OPTIONS = {"prompts"}  # their tests are in files of their own
+NEED_OPTIONS = {"prompts", "openenv"}  # their tests are in files of their own
 
 
 def test_every_name_is_an_environment_that_can_be_played() -> None:
