@@ -3,17 +3,21 @@
 import asyncio
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+import yaml
 
 from servers import free_port
 from stand_ins import app
+from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment
 from tasks.environments.interface import EnvironmentSpec, Step
@@ -136,6 +140,16 @@ def test_a_server_that_ignores_the_seed_is_refused_or_accepted(url: str, name: s
         check_environment(opened(f"{url}/{name}"), "", timeout_s=60)
     assert complaint in str(caught.value)
     check_environment(opened(f"{url}/{name}", unseeded=True), "", timeout_s=60)
+
+
+def test_the_record_in_the_documentation(url: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
+    config = RolloutConfig.from_dict(
+        yaml.safe_load(re.findall(r"^```\n(rollout:.*?)^```$", page, re.M | re.S)[0])["rollout"]
+    )
+    spec = get_environment("openenv", {**config.environment_options, "url": f"{url}/sums"})
+    assert played(spec, "x")[0].messages[0]["content"].endswith("=? Answer with the number alone.")
+    check_environment(spec, "", timeout_s=60)
 
 
 def test_seeds_of_tests_are_never_those_of_training(url: str) -> None:

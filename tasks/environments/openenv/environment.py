@@ -38,8 +38,8 @@ class ServerEpisode:
         if self.record.tools:
             return await self._call(reply["content"])
         action = self.record.read(reply["content"])
-        result = action and await self._act(action)
-        if not result:
+        result = None if action is None else await self._act(action)
+        if result is None:
             return Step(done=True, valid=False, note=f"no {self.record.kind} for {self.record.action}")
         over, told = self._is_over(result), self.record.text(result.observation, first=False) or NOTHING
         return Step(
