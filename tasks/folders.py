@@ -23,7 +23,7 @@ def run_folder(run_name: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """A name as a part of a file's name: `maths:2,coding:1` is `maths-2-coding-1`."""
+    """A name as a part of a file's name: `sums:2,words:1` is `sums-2-words-1`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:48]
 
 

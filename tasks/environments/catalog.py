@@ -26,7 +26,7 @@ def get_environment(name: str, options: Mapping[str, Any] | None = None, *, thin
     """The environment `name`, made with its `options`; with `thinking` its prompts ask for a thought, where it can.
 
     `name` is one of `environment_names`, or `package.module` of a module that has a SPEC; or several of them with their
-    weights, "maths:2,coding:1", where `options` has those of each by its name. Raises ValueError, in one
+    weights, "sums:2,words:1", where `options` has those of each by its name. Raises ValueError, in one
     sentence, for a name that is none of these, for an option that the environment does not take, and for one that it
     lacks.
     """

@@ -1,4 +1,4 @@
-"""Several environments at once, by weight: `maths:2,coding:1`, or with names of one's own `easy=maths:2,hard=maths`.
+"""Several environments at once, by weight: `sums:2,words:1`, or with names of one's own `easy=sums:2,hard=sums`.
 
 A mixture is an EnvironmentSpec like any other. Each of its tasks is of one environment, and is a part of that name:
 results are broken down by it. How an episode is played (tools, stop strings, partial formats) is its environment's.
@@ -32,7 +32,7 @@ ROOM = (("rollout", "max_tokens"), ("rollout", "max_turns"), ("training", "seq_l
 
 
 class Member(NamedTuple):
-    """One environment of a mixture. Example: `Member("easy", "maths", 2.0)`."""
+    """One environment of a mixture. Example: `Member("easy", "sums", 2.0)`."""
 
     label: str
     environment: str
