@@ -10,18 +10,23 @@ from tasks.environments.interface import EnvironmentSpec, Message, Split, Task
 TASKS = 64  # of each split
 
 
-def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here: bool = True) -> None:
+def check_environment(
+    spec: EnvironmentSpec, url: str, *, timeout_s: float, here: bool = True, training: bool = True
+) -> None:
     """Begin an episode in this process, or on the server at `url`; a call may take `timeout_s`.
+
+    Without `training` only test tasks are asked for, which is all that some environments have.
 
     Not `here`, on a cluster, a server on the loopback interface is a container of the rollout's pod, out of reach, and
     is not called. Raises ValueError, in one sentence, for tasks or resets that break the interface, TimeoutError, and
     what the environment's client raises where no server answers.
     """
-    train, test = _tasks(spec, "train", TASKS), _tasks(spec, "test", min(TASKS, spec.test_tasks or TASKS))
+    train = _tasks(spec, "train", TASKS) if training else []
+    test = _tasks(spec, "test", min(TASKS, spec.test_tasks or TASKS))
     if both := {task.id for task in train} & {task.id for task in test}:
         raise ValueError(f'environment is "{spec.name}", and task {min(both)} is both a training and a test task.')
     if here or not _on_loopback(url):
-        for task in {id(spec.of(task)): task for task in reversed(train)}.values():  # one of each of a mixture
+        for task in {id(spec.of(task)): task for task in reversed(train or test)}.values():  # one of each of a mixture
             first, *again = asyncio.run(_resets(spec, url, task, timeout_s))
             if again and again[0] != first:
                 what = f"and two resets with task {task.id} give other messages"
@@ -31,10 +36,10 @@ def check_environment(spec: EnvironmentSpec, url: str, *, timeout_s: float, here
 
 
 def first_messages(spec: EnvironmentSpec, url: str, *, timeout_s: float, here: bool = True) -> list[Message]:
-    """What the first training task begins with; nothing where `check_environment` does not call the environment."""
+    """What the first test task begins with; nothing where `check_environment` does not call the environment."""
     if not here and _on_loopback(url):
         return []
-    return asyncio.run(_resets(spec, url, spec.task("train", 0), timeout_s))[0]
+    return asyncio.run(_resets(spec, url, spec.task("test", 0), timeout_s))[0]
 
 
 def _tasks(spec: EnvironmentSpec, split: Split, count: int) -> list[Task]:

@@ -104,7 +104,8 @@ def resolve(config: Config, environment: str, environment_url: str, *, here: boo
     spec = get_environment(environment, given.environment_options, thinking=given.thinking)
     resolved = config.resolved(spec.defaults)
     rollout = resolved.rollout if isinstance(resolved, GrpoConfig) else resolved
-    check_environment(spec, environment_url, timeout_s=rollout.environment_timeout_s, here=here)
+    training = isinstance(resolved, GrpoConfig)
+    check_environment(spec, environment_url, timeout_s=rollout.environment_timeout_s, here=here, training=training)
     return resolved
 
 

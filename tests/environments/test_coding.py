@@ -146,6 +146,7 @@ def test_humaneval_is_evaluated_and_never_trained() -> None:
     spec = get_environment("coding", {"problems": "humaneval"})
     with pytest.raises(ValueError, match=r"HumanEval is for evaluation only\.$"):
         check_environment(spec, "", timeout_s=60)
+    check_environment(spec, "", timeout_s=60, training=False)
     tasks = [spec.task("test", index) for index in (0, 32, 163)]
     assert [episode.reward for episode in play_baseline(spec, "reference_solution", tasks)] == [1.0] * 3
     assert [episode.reward for episode in play_baseline(spec, "empty_answer", tasks)] == [0.0] * 3
