@@ -5,14 +5,18 @@ import asyncio
 import json
 import os
 import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
+from openenv.cli._validation import validate_running_environment
 
 from tasks.environments.calculator.environment import shared
 from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, refuse, value
 from tasks.environments.calculator.spec import calculator
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment
+from tasks.environments.interface import Step
 from tasks.environments.scripted import play_baseline
 
 TWO = {"numbers": 3, "maximum": 99, "operators": "+-*", "calls": 2}
@@ -179,3 +183,28 @@ def test_a_call_that_is_given_up_leaves_nothing_to_the_next_one() -> None:
 
     for _ in range(2):  # each in an event loop of its own
         assert asyncio.run(calls()) == ["0", "2", "4"]
+
+
+def test_it_is_an_openenv_server(openenv_server: Callable[..., AbstractContextManager[str]]) -> None:
+    spec = get_environment("calculator")
+
+    async def play(url: str) -> list[Step]:
+        environment, task = spec.make(url), spec.task("test", 1)
+        steps = [await environment.reset(task)]
+        for said in (f"PY {task.id}", f"ANSWER {value(task.id)}"):
+            steps.append(await environment.step({"role": "assistant", "content": said}))
+        await environment.close()
+        return steps
+
+    with openenv_server(name="calculator") as url:
+        there = asyncio.run(play(url))
+        assert validate_running_environment(url)["passed"]
+    here = asyncio.run(play(""))
+    for step, expected in zip(there, here, strict=True):
+        assert list(step.messages) == list(expected.messages) and list(step.tool_calls) == list(expected.tool_calls)
+        assert (step.reward, step.done, step.metrics.keys()) == (
+            expected.reward,
+            expected.done,
+            expected.metrics.keys(),
+        )
+    assert there[1].tool_calls and there[2].reward == 1

@@ -12,7 +12,7 @@ from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, v
 from tasks.environments.interface import Demonstration, Message
 
 ANSWER = "ANSWER"
-CALLS = {1: (0.4,), 2: (0.6, 0.5)}  # shares of the random player's replies that call: at first, after an output
+CALLS = {1: (0.35,), 2: (0.6, 0.5)}  # shares of the random player's replies that call: at first, after an output
 
 
 @dataclass(frozen=True)
