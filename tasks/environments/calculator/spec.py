@@ -28,8 +28,10 @@ DEFAULTS: Mapping[str, Any] = {
     "tiny": {
         "cold_start_demonstrations": 4096,
         "cold_start_learning_rate": 7e-4,  # with 2e-3 copying has not emerged after 1,440 steps, with this after 240
+        "layers": 3,  # two copy numbers of repeated digits badly
         "drill_steps": 320,
-        "cold_start_steps": 200,
+        "max_drill_loss": 0.04,
+        "cold_start_steps": 240,
     },
 }
 EXAMPLES = 2  # at most
