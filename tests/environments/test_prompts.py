@@ -281,6 +281,6 @@ def test_it_is_served_as_any_environment(openenv_server: Callable[..., AbstractC
         return step
 
     with openenv_server("--options", json.dumps(options), name="prompts") as url:
-        assert vars(asyncio.run(play(url))) == {**vars(asyncio.run(play(""))), "messages": []}
+        assert vars(asyncio.run(play(url))) == {**vars(asyncio.run(play(""))), "messages": [], "tool_calls": []}
         report = validate_running_environment(url)
         assert report["passed"], report["summary"]
