@@ -36,6 +36,9 @@ test: $(READY) ## all tests but the slow proofs
 rehearse: $(READY) ## trainings as on a cluster, each task a process of its own: a quarter of an hour
 	$(BIN)/python -m pytest tests/rehearsal/rehearse_*.py -s
 
+kill: $(READY) ## small trainings killed anywhere and started again: an hour
+	PYTHONPATH=tests $(BIN)/python tests/faults/killed.py
+
 browse: $(READY) ## look at the MLflow UI in a browser; needs Debian's chromium and chromium-driver
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/browser/mlflow_ui.py -s
 
@@ -86,4 +89,5 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 run-tools test rehearse browse bench schedule parity lint ui lock images push package
+.PHONY: help setup run run-smollm2 run-tools test rehearse kill browse bench schedule parity \
+  lint ui lock images push package

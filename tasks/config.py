@@ -11,6 +11,7 @@ None stands for a value of the environment's own, or is DERIVED from other field
 
 import math
 from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -37,6 +38,13 @@ DERIVED: Any = None
 
 
 DAY: Any = {"allowed": 'a day, such as "2026-11-30"'}
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 class RolloutConfig(Settings, section="rollout"):
@@ -96,6 +104,8 @@ class RolloutConfig(Settings, section="rollout"):
         groups, longest = self.groups, self.max_episode_tokens
         self.rule("max_groups", self.max_groups >= groups, f"rollout.groups ({groups}) or more", "groups")
         self.rule("workers", self.workers <= groups, f"1 to rollout.groups ({groups})", "groups")
+        if self.date is not None:
+            self.rule("date", _is_day(self.date), DAY["allowed"])
         for name, value in flat(self.environment_options).items():
             finite = not isinstance(value, float) or math.isfinite(value)
             require(finite, f"rollout.environment_options.{name}", value, "a finite number")

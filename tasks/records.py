@@ -18,6 +18,7 @@ samples; counts and means are over trajectories, by their first sample.
 A batch is a directory of Arrow IPC files, `policy_version=00007/part-00000.arrow`, written once and never changed.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tasks.folders import atomic_directory
+from tasks.json_files import read_object
+from tasks.policy.checkpoint import file_hash
 
 Text = Annotated[str, pa.string()]
 Flag = Annotated[bool, pa.bool_()]
@@ -78,6 +81,7 @@ class Sample:
     parts: Annotated[list[str], pa.list_(pa.string())] = field(default_factory=list)  # of the environment: families, …
 
 
+SUMS = "_sha256.json"  # of the files of a batch; the underscore hides it from readers of Arrow datasets
 SAMPLE = pa.schema([(name, hint.__metadata__[0]) for name, hint in get_type_hints(Sample, include_extras=True).items()])
 REFERENCE = pa.field("reference_logprobs", pa.list_(pa.float32()))
 ADVANTAGE = pa.field("advantage", pa.float32())
@@ -103,11 +107,24 @@ def write_batch(table: pa.Table, folder: Path) -> Path:
         part.parent.mkdir(parents=True)
         with pa.ipc.new_file(part, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
             writer.write_table(table)
+        sums = {part.relative_to(unfinished).as_posix(): file_hash(part).hex()}
+        (unfinished / SUMS).write_text(json.dumps(sums) + "\n")
     return folder
 
 
 def read_batch(folder: Path | str, columns: list[str] | None = None) -> pa.Table:
-    """The batch in `folder`, all columns or some, rows in the order written. Raises ValueError when there is none."""
+    """The batch in `folder`, all columns or some, rows in the order written.
+
+    Raises ValueError when there is none, and for a file that is not as it was written: Arrow has no checksums, and a
+    flipped bit would be another number.
+    """
+    sums = Path(folder) / SUMS
+    for name, digest in (read_object(sums) if sums.is_file() else {}).items():
+        part = Path(folder) / name
+        if not part.is_file() or file_hash(part).hex() != digest:
+            raise ValueError(
+                f'batch folder is "{folder}", whose {name} was changed; allowed: the file as it was written.'
+            )
     dataset = ds.dataset(folder, format="ipc", exclude_invalid_files=False)
     if not dataset.files:
         raise ValueError(f'batch folder is "{folder}"; allowed: a folder with Arrow IPC files.')

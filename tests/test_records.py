@@ -1,11 +1,17 @@
 """Batches on disk: what was written is what is read, whole or not at all."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.records import (
     ADVANTAGE,
@@ -61,7 +67,7 @@ def test_written_and_read_it_is_the_same_table(tmp_path: Path) -> None:
     assert back.equals(table) and back.schema == SAMPLE
     assert back.to_pylist() == [vars(row(i)) for i in range(3)]
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
-    assert files == [Path("batch/policy_version=00003/part-00000.arrow")]
+    assert sorted(files) == [Path("batch/_sha256.json"), Path("batch/policy_version=00003/part-00000.arrow")]
 
 
 def test_other_tools_find_the_version_in_the_path(tmp_path: Path) -> None:
@@ -123,3 +129,43 @@ def test_a_batch_is_of_one_policy_version(tmp_path: Path) -> None:
 def test_an_empty_folder_is_no_batch(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f'^batch folder is "{tmp_path}"; allowed: a folder with Arrow IPC files'):
         read_batch(tmp_path)
+
+
+WRITTEN = to_table([row(i) for i in range(3)])
+
+
+@given(data=st.data())
+def test_a_batch_that_was_cut_or_has_a_flipped_bit_is_never_read_as_another(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        folder = write_batch(WRITTEN, Path(home) / "batch")
+        part = folder / "policy_version=00003" / "part-00000.arrow"
+        content = bytearray(part.read_bytes())
+        if data.draw(st.booleans(), "cut"):
+            content = content[: data.draw(st.integers(0, len(content) - 1), "length")]
+        else:
+            place = data.draw(st.integers(0, 8 * len(content) - 1), "bit")
+            content[place // 8] ^= 1 << place % 8
+        part.unlink()  # another file: a change of the same size within a clock tick is only seen by the next process
+        part.write_bytes(content)
+        with pytest.raises(ValueError, match=r"part-00000.arrow was changed; allowed: the file as it was written"):
+            read_batch(folder)
+        part.unlink()
+        with pytest.raises(ValueError, match="was changed"):
+            read_batch(folder)
+
+
+def test_a_full_disk_leaves_the_old_batch(tmp_path: Path) -> None:
+    write_batch(WRITTEN, tmp_path / "batch")
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from tasks.records import read_batch, write_batch\n"
+        "batch = read_batch(Path('batch'))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"  # no file may be longer, as on a disk that is full
+        "write_batch(batch.slice(0, 1), Path('batch'))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode != 0 and "OSError" in done.stderr.splitlines()[-1]
+    assert read_batch(tmp_path / "batch").equals(WRITTEN)
+    assert [path.name for path in tmp_path.iterdir()] == ["batch"]

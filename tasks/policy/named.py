@@ -82,8 +82,13 @@ def look(uri: str, files: Files) -> tuple[Path, list[str]]:
 
     Raises ValueError when nothing is there.
     """
-    held = files(uri)
-    if not held.isdir(uri):
+    try:
+        held = files(uri)
+        there = held.isdir(uri)
+    except Exception as error:  # of whichever library speaks to that storage
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        refuse(uri, f", which cannot be opened ({said})", "the URI of a directory with a checkpoint")
+    if not there:
         refuse(uri, ", and nothing is there", "the URI of a directory with a checkpoint")
     paths = [path.rstrip("/") for path in held.ls(uri, detail=False)]
     folder = Path(tempfile.mkdtemp())

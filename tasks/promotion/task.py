@@ -18,6 +18,7 @@ from tasks.json_files import read_record
 from tasks.policy.named import find
 from tasks.promotion.retraining import begin, decide
 from tasks.resources import pod
+from tasks.settings import require
 from tasks.stages import stage
 from tasks.tracking import console, mlflow_run, registry
 
@@ -67,6 +68,7 @@ def decide_promotion(
 @task(**pod("cpu"))
 def promote_version(model: str, version: int) -> str:
     """Make a version champion by hand."""
+    require(version >= 1, "version", version, "1 or more, a version of the model")
     uri = mlflow_run.tracking_uri()
     files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
     find(f"models:/{model}/{version}", files)

@@ -1,6 +1,7 @@
 """Checks every input of a training before any work, and opens its run: folder, identity, MLflow run."""
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -82,6 +83,9 @@ def check_folder(runs: Path) -> None:
     if odd:
         said = f"{path!a} is where the runs would be, with {odd[0]!a} in its path"
         raise ValueError(f"{said}; allowed: a folder without % ? # * [ ] :: and control characters in its path.")
+    there = next(parent for parent in (runs, *runs.parents) if parent.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{path} is where the runs would be, and {there} is read-only; allowed: a folder to write in.")
 
 
 def check_episode(
@@ -123,6 +127,7 @@ def look(
     policy: str, *, hub_names: bool = False, here: bool = True, files: named.Files = named.files_of
 ) -> tuple[Path | None, dict[str, Any]]:
     """As `check_policy`, with a folder that has all of the policy but perhaps its weights; None for `tiny`."""
+    require(policy != "", "policy", policy, '"tiny", a directory with a checkpoint, or the name of one')
     if policy == "tiny":
         return None, {}
     from_hub = hub_names and hub.is_hub_name(policy)
@@ -165,7 +170,7 @@ def start_of(policy: str, run_name: str, files: named.Files = named.files_of) ->
     """What `policy` names; for a run that goes on, what it named when the run began, however aliases moved since."""
     record = run_folder(run_name) / "run.json"
     if run_name and record.is_file():
-        known = _record(record)
+        known = read_object(record)
         if known["inputs"]["policy"] == policy and "source" in known:
             return named.Source.from_dict(known["source"])
     return named.find(policy, files)

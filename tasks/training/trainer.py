@@ -157,7 +157,10 @@ class Trainer:
         masks = attention_masks(rows.subtree_end_BT.to(self.device), mesh)
         hidden_BTD = full_tensor(self.model(token_ids_BT, positions=positions_BT, attention_masks=masks))
         # The output head only where the policy sampled: logits of a large vocabulary for all tokens would not fit.
-        hidden_kD = hidden_BTD[rows.row_K[own_k], column_K[own_k]]
+        # A place that samples share is taken several times: `index_select` sums their gradients in a fixed order, plain
+        # indexing in the order in which threads come.
+        flat_k = rows.row_K[own_k] * hidden_BTD.shape[1] + column_K[own_k]
+        hidden_kD = hidden_BTD.flatten(0, 1).index_select(0, flat_k.to(hidden_BTD.device))
         logits_kV = full_tensor(self.model.get_submodule("lm_head")(hidden_kD[None]))[0]
         own = token_logprobs(logits_kV, rows.target_K[own_k].to(self.device), self.temperature)
         if mesh is None:

@@ -1,5 +1,6 @@
 """Optimizer steps, the schedule, and a training that continues from its state."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 from objectives import objective, optimizer_steps
 from tasks.config import AlgorithmConfig, TrainingConfig
 from tasks.training.losses import LOSSES, SampledTokens, StepTotals, supervised_loss
-from tasks.training.packing import FlatSamples, Rows, flat_samples
+from tasks.training.model import full_tensor
+from tasks.training.packing import FlatSamples, Rows, build_rows, flat_samples
 from tasks.training.train import batch_loss
 from tasks.training.trainer import Trainer, token_logprobs
 
@@ -346,3 +348,24 @@ def test_log_probabilities_at_a_temperature_by_hand_and_by_vllm() -> None:
         trajectory_tokens_K=torch.ones(3),
     )
     assert tokens.ratio_K.tolist() == [1, 1, 1]  # for each of the three as the sampled one
+
+
+def test_the_gradient_of_a_shared_place_is_the_same_every_time(newborn_policy: Path) -> None:
+    # 400 samples differ in the one token that was sampled behind a shared prompt: its place is taken 400 times.
+    # A sum of floats depends on their order.
+    prompt, count = [1, 40, 41, 42], 400
+    tokens = np.concatenate([[*prompt, 50 + i % 200] for i in range(count)])
+    mask = np.tile([False] * len(prompt) + [True], count)
+    data = FlatSamples(np.arange(count + 1) * (len(prompt) + 1), tokens, mask)
+    trainer = Trainer(newborn_policy, TrainingConfig(seq_len=512), temperature=1.0, schedule_steps=1)
+    weights_K = torch.from_numpy(np.random.default_rng(0).normal(size=count)).float()
+    seen = set()
+    for _ in range(20):
+        rows = build_rows(data, trainer.plan(data, range(count)))
+        (trainer._forward(rows)[0] * weights_K).sum().backward()
+        gradients = [
+            full_tensor(weight.grad).numpy().tobytes() for weight in trainer.trained if weight.grad is not None
+        ]
+        seen.add(hashlib.sha256(b"".join(gradients)).hexdigest())
+        trainer.optimizers.zero_grad()
+    assert len(seen) == 1
