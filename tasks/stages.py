@@ -28,7 +28,7 @@ METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datas
 # Without a chart in MLflow, which would have too many; _metrics.json has them.
 UNCHARTED = re.compile(
     r"rollout/(groups|groups_with_variance|samples_mean)|reference/scored|buffer/(trajectories|groups_\w+)"
-    r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps)|eval/(error|truncated)"
+    r"|memory/compute_advantages_gib|train/(grad_norm_max|mismatch_max|steps|log_ratio_clamped_share)|eval/(error|truncated)"
     r"|advantage/abs_mean|time/rollout_setup_s"
 )
 

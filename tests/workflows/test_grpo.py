@@ -270,7 +270,9 @@ def test_two_workers_train_as_one_does(reference_run: Path, train):
 
 
 def test_a_run_name_in_use_with_other_inputs_is_refused(reference_run: Path, train):
-    with pytest.raises(ValueError, match='run_name is "reference", a run with another seed; allowed:'):
+    with pytest.raises(
+        ValueError, match=r'run_name is "reference", a run with another seed \(0 there, 5 here\); allowed:'
+    ):
         train("reference", seed=5)
 
 
