@@ -159,9 +159,8 @@ class EnvironmentSpec:
     partial_format: Callable[[str], bool] | None = None  # whether an unreadable reply begins as a readable one
     metrics: tuple[Metric, ...] = ()
     outcome: Callable[[Episode], str] = attrgetter("finish_reason")  # "solved", …: for traces and distributions
-    parts: Callable[[Task], Sequence[str]] = (
-        lambda task: ()
-    )  # names that results are broken down by: family, difficulty
+    # Names that results are broken down by: a family, a difficulty.
+    parts: Callable[[Task], Sequence[str]] = lambda task: ()
     tools: tuple[ToolSpec, ...] = ()
     stop: tuple[str, ...] = ()  # strings that end a reply, as the end of a turn does
     reward_range: tuple[float, float] | None = None  # (0, 1): evaluations give pass@1 and pass@k, solved is 1
@@ -174,6 +173,7 @@ class EnvironmentSpec:
     # Further keys of summary.json, of the first and the last Evaluation and the number of episodes of the training.
     summary: Callable[[Any, Any, int], Mapping[str, Any]] | None = None
     demonstrations: Callable[[int, int], Sequence[Demonstration]] | None = None  # (seed, count), for `tiny`
+    cold_start: str = ""  # one sentence, for the report: what `tiny` learns from them before it is trained
     drills: Callable[[int, int], Sequence[Demonstration]] | None = None  # what `tiny` has to master before, likewise
     single_digits: bool = False  # the tokenizer of `tiny` makes each digit a token
     defaults: Mapping[str, Any] = field(default_factory=dict)  # settings, nested as `--config` takes them

@@ -57,6 +57,7 @@ def report_page(
         title=f"{run.name}: GRPO in {run.environment}",
         subtitle=f"{played[-1]:,} episodes, {policy.version} policy versions, {_moment(ended)}",
         cards=_cards(spec, first, last),
+        cold_start=spec.cold_start if run.policy == "tiny" else "",
         columns=columns,
         rows=rows,
         parts=parts,

@@ -110,6 +110,14 @@ def test_it_is_a_whole_page() -> None:
     assert [value for tag, name, value in read.attributes if (tag, name) == ("img", "alt")] == ["What it learned."]
 
 
+def test_it_says_what_a_cold_start_taught() -> None:
+    spec, taught = replace(SPEC, cold_start="tiny had imitated random counting."), "tiny had imitated random counting."
+    policy = Manifest(2, "5f0c" * 16, "b2a1" * 16)
+    for start, shown in (("tiny", True), ("/models/mine", False)):
+        text = report_page(RUN.replace(policy=start), spec, [BEFORE, AFTER], [0, 2500], [], policy, None, 0.0)
+        assert (taught in text) == shown
+
+
 def test_it_refers_to_nothing_outside() -> None:
     text = page()
     addresses = [v for _, name, v in Page(text).attributes if name in ("src", "href", "srcset", "action", "poster")]

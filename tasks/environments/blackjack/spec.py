@@ -147,6 +147,7 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
         figures=FIGURES,
         summary=summary,
         demonstrations=demonstrations,
+        cold_start="tiny had imitated random moves before: which replies there are, not which are good.",
         defaults=DEFAULTS,
         # Measured: the difference on a deck has a standard deviation of 0.44 between two policies close to the optimum,
         # and of 0.72 between a beginner and a good one. So many decks show a difference of 0.02 in 94 of 100

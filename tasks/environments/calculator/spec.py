@@ -35,6 +35,11 @@ DEFAULTS: Mapping[str, Any] = {
     },
 }
 EXAMPLES = 2  # at most
+COLD_START = (
+    "tiny was taught to copy before: an expression into a call, a number into an answer. Then it imitated random play: "
+    "half of their calls lose numbers, half of their answers ignore the output. Which calls and answers pay, it learned "
+    "from rewards."
+)
 
 
 def calculator(
@@ -107,6 +112,7 @@ def calculator(
         },
         demonstrations=demonstrations,
         drills=drills,
+        cold_start=COLD_START,
         single_digits=True,
         defaults={**DEFAULTS, "rollout": {**DEFAULTS["rollout"], "max_turns": calls + 1 if tool else 1}},
         **tool_fields(options),
