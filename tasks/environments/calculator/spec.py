@@ -37,7 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
 EXAMPLES = 2  # at most
 COLD_START = (
     "tiny was taught to copy before: an expression into a call, a number into an answer. Then it imitated random play: "
-    "half of their calls lose numbers, half of their answers ignore the output. Which calls and answers pay, it learned "
+    "half of the calls lose numbers, half of the answers ignore the output. Which calls and answers pay, it learned "
     "from rewards."
 )
 
