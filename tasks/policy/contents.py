@@ -4,7 +4,7 @@ Only headers of weights are read and torch is not needed, so that a checkpoint c
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,15 @@ def _weight_map(index: Path) -> set[str]:
     return set(names.values())
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a checkpoint by name.
+def stored_tensors(folder: Path, files: Sequence[Path] | None = None) -> dict[str, Stored]:
+    """Every tensor of a checkpoint by name, of its weight files unless others are given.
 
     Raises ValueError, in one sentence, for a file that cannot be read, and a tensor in two files.
     """
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, Stored] = {}
-    for path in weight_files(folder):
+    for path in weight_files(folder) if files is None else files:
         try:
             with safe_open(path, framework="numpy") as file:
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, it is no dict
@@ -136,7 +136,7 @@ def weights_dtype(folder: Path, config: Mapping[str, Any]) -> str:
 
 def check_stored(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ValueError, in one sentence, where a checkpoint lacks one of these tensors or has it in another shape."""
-    found = stored_tensors(folder)
+    found = stored_tensors(folder, sorted(folder.glob("*.safetensors")))  # the reader of weights opens every one
     for name, shape in shapes.items():
         wanted = " x ".join(map(str, shape))
         if (held := found.get(name)) is None:
