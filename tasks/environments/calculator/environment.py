@@ -1,6 +1,5 @@
 """One episode: an expression, calls of the tool, an answer."""
 
-import asyncio
 import os
 import re
 from functools import lru_cache
@@ -65,36 +64,35 @@ async def grade(reply: str, expected: int) -> Step:
     return Step(reward=float(right), done=True, note="right" if right else f"wrong, it is {expected}")
 
 
-class SharedSession:
-    """An interpreter of one session for all: an expression of numbers leaves nothing behind for the next one."""
+class SharedSessions:
+    """An interpreter whose sessions serve all episodes in turn: an expression of numbers leaves nothing behind.
+
+    There are as many as run at once. A single one would take one call a step of the engine, however fast it is.
+    """
 
     def __init__(self, inner: Interpreter) -> None:
         self.inner, self.description = inner, inner.description
-        self.session: Session | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.free: list[Session] = []
 
     async def open(self) -> Session:
-        """The session; it opens with the first code."""
+        """All of them, as one; another one opens where none is free."""
         return self
 
     async def run(self, code: str, timeout_s: float) -> Execution:
-        """Run code, when the one before it has ended."""
-        if self.loop is not asyncio.get_running_loop():
-            self.loop, self.lock = asyncio.get_running_loop(), asyncio.Lock()
-        async with self.lock:
-            session, self.session = self.session or await self.inner.open(), None
-            done = await session.run(code, timeout_s)  # who is cancelled here leaves no session behind
-            if done.status in ("ok", "error"):
-                self.session = session
-            else:
-                await session.close()
-            return done
+        """Run code in a session that is free."""
+        session = self.free.pop() if self.free else await self.inner.open()
+        done = await session.run(code, timeout_s)  # who is cancelled here leaves no session behind
+        if done.status in ("ok", "error"):
+            self.free.append(session)
+        else:
+            await session.close()
+        return done
 
     async def close(self) -> None:
-        """Nothing: the session is for the next episode too, and ends with the process."""
+        """Nothing: the sessions are for the next episode too, and end with the process."""
 
 
 @lru_cache(maxsize=4)
-def shared(setting: str, process: int) -> SharedSession:
-    """The shared session of this process."""
-    return SharedSession(open_interpreter(setting))
+def shared(setting: str, process: int) -> SharedSessions:
+    """The shared sessions of this process."""
+    return SharedSessions(open_interpreter(setting))
