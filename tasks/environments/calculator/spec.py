@@ -22,7 +22,13 @@ from tasks.settings import require
 
 # With these `tiny` learns it on a CPU in a few minutes, see docs/tools.md.
 DEFAULTS: Mapping[str, Any] = {
-    "rollout": {"groups": 128, "max_groups": 384, "group_size": 8, "max_tokens": 20},
+    "rollout": {
+        "groups": 128,
+        "max_groups": 384,
+        "group_size": 8,
+        "max_tokens": 20,
+        "environment_concurrency": 512,  # a call takes a step of the engine, and few at once keep it waiting
+    },
     "training": {"epochs": 2, "learning_rate": 1.5e-4, "warmup_iterations": 1, "seq_len": 256},
     "evaluation": {"tasks": 2048},
     "tiny": {
