@@ -17,6 +17,7 @@ A row is a forest of token trees in preorder: all tokens that continue a token a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +53,7 @@ class FlatSamples:
         """The number of each sample's trajectory, from 0."""
         return np.arange(len(self)) if self.numbers_R is None else self.numbers_R
 
-    @property
+    @cached_property
     def lengths_R(self) -> np.ndarray:
         """Tokens of each sample."""
         return np.diff(self.offsets_R)
@@ -110,8 +111,11 @@ def plan_rows(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[l
 
 def padded_tokens(data: FlatSamples, plan: Sequence[Sequence[int]]) -> int:
     """Tokens that the model computes: rows as long as the longest, in which a prefix of neighbours is there once."""
-    sizes = [sum(int(data.lengths_R[r]) for r in row) - sum(_shared(data, row)) for row in plan]
-    return len(plan) * max(sizes, default=0)
+    return len(plan) * max((_row_tokens(data, row, _shared(data, row)) for row in plan), default=0)
+
+
+def _row_tokens(data: FlatSamples, row: Sequence[int], shared: Sequence[int]) -> int:
+    return int(data.lengths_R[list(row)].sum()) - sum(shared)
 
 
 def _plan_sharing(data: FlatSamples, samples: Sequence[int], seq_len: int) -> list[list[int]]:
@@ -173,7 +177,7 @@ def build_rows(data: FlatSamples, plan: Sequence[Sequence[int]], *, multiple_of:
     T is the longest row's length, rounded up; the padding is a tree of its own.
     """
     prefixes = [_shared(data, row) for row in plan]
-    sizes = [sum(int(data.lengths_R[r]) for r in row) - sum(shared) for row, shared in zip(plan, prefixes, strict=True)]
+    sizes = [_row_tokens(data, row, shared) for row, shared in zip(plan, prefixes, strict=True)]
     T = -(-max([1, *sizes]) // multiple_of) * multiple_of
     token_ids, positions, subtree_end = (np.zeros((len(plan), T), dtype=np.int64) for _ in range(3))
     sampled: list[tuple[np.ndarray, ...]] = []  # of each sample: row, column, target, flat index and sample
