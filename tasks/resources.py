@@ -1,39 +1,37 @@
-"""The pod that each stage asks a Flyte cluster for: one record a role. A run on this machine asks for none.
+"""The pod that each stage asks a Flyte cluster for: one record a role, in pods.yaml. A run on this machine has none.
 
-GRPO_RESOURCES changes single fields, where the tasks are registered:
-
-    export GRPO_RESOURCES='{"training": {"accelerator": "nvidia-h100", "mem": "160Gi"}, "rollout": {"retries": 5}}'
-
-`{"rollout": {"sidecar": NAME}}` puts the server of the environment NAME into the rollout's pods, for
+`sidecar: NAME` puts the server of the environment NAME into the rollout's pods, for
 `--environment_url http://127.0.0.1:8000`. The names of the images are in flyte.config.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
+import yaml
 from flytekit import PodTemplate, PythonFunctionTask, Resources
 from flytekit.configuration import SerializationSettings
 from flytekit.core.python_auto_container import get_registerable_container_image
 from flytekit.extend import TaskPlugins
 from flytekit.extras.accelerators import GPUAccelerator
 from flytekit.models.task import K8sPod
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 import tasks.flyte_types  # noqa: F401  # how records travel, for every task
 from tasks.config import AtLeast0, Flag
 from tasks.environments import sidecar
 from tasks.environments.catalog import get_environment
-from tasks.settings import Settings, merged, require
+from tasks.settings import Settings, require
 
-VARIABLE = "GRPO_RESOURCES"
+FILE = "tasks/pods.yaml"
+ROLE = "GRPO_ROLE"  # variable of a pod: whose sizes it asked for
 Image = Literal["cpu", "rollout", "training"]  # images/<name>.Dockerfile
 IMAGES = get_args(Image)
 QUANTITY = r"\d+(\.\d+)?(m|[KMGT]i?)?"
 IN_WORDS: Any = {"allowed": 'a Kubernetes quantity, such as "8" or "64Gi"'}
-Quantity = Annotated[str, Field(pattern=f"^{QUANTITY}$", json_schema_extra=IN_WORDS)]
+AsText = BeforeValidator(lambda given: str(given) if type(given) in (int, float) else given)  # YAML's 8 is no text
+Quantity = Annotated[str, AsText, Field(pattern=f"^{QUANTITY}$", json_schema_extra=IN_WORDS)]
 
 
 class Pod(Settings):
@@ -63,53 +61,37 @@ class Pod(Settings):
     """The environment whose server a rollout's pod has beside the policy, see tasks/environments/sidecar.py."""
 
 
-# Sized by the estimates of tasks/policy/memory.py for Qwen2.5-1.5B, whose training wants a GPU of 80 GB; none of it has
-# been measured on a cluster.
-GPU: Any = {"gpu": 1, "shared_memory": "16Gi"}
-
-
-class Roles(Settings, section=VARIABLE, source=VARIABLE):
+class Roles(Settings, section="pods", source=FILE):
     """The pod of each role."""
 
-    cpu: Pod = Pod(image="cpu", cpu="2", mem="8Gi", disk="20Gi")
-    graph: Pod = Pod(image="cpu", cpu="1", mem="2Gi", disk="5Gi", timeout_minutes=0)
-    """Compiles the loop; the clock of such a node runs until its last stage has ended."""
-    policy: Pod = Pod(image="training", cpu="4", mem="32Gi", disk="60Gi")
-    """Brings policy 0; `tiny` is made by the trainer."""
-    rollout: Pod = Pod(
-        image="rollout", cpu="8", mem="64Gi", disk="60Gi", timeout_minutes=720, interruptible=True, **GPU
-    )
-    """Also evaluates. What is lost with such a pod is sampled again, token for token."""
-    training: Pod = Pod(image="training", cpu="8", mem="96Gi", disk="200Gi", timeout_minutes=1440, **GPU)
+    cpu: Pod
+    graph: Pod
+    policy: Pod
+    rollout: Pod
+    training: Pod
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for role, asked in self:
             if asked.sidecar is not None:
                 allowed = "null, only the rollout plays in the environment"
-                require(role == "rollout", f"{VARIABLE}.{role}.sidecar", asked.sidecar, allowed)
+                require(role == "rollout", f"pods.{role}.sidecar", asked.sidecar, allowed)
                 get_environment(asked.sidecar)
         return self
 
 
-ROLES: Mapping[str, Pod] = dict(Roles())
-
-
-def read_roles(given: str) -> dict[str, Pod]:
-    """ROLES with the changes of GRPO_RESOURCES, JSON. Raises ValueError, in one sentence, for any other text."""
-    allowed = f"an object of roles: {', '.join(ROLES)}"
+def read_roles(text: str) -> dict[str, Pod]:
+    """The roles of a pods.yaml. Raises ValueError, in one sentence, for any other text."""
+    allowed = f"a YAML mapping of roles: {', '.join(Roles.model_fields)}"
     try:
-        changes = json.loads(given or "{}")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{VARIABLE} is no JSON ({error}); allowed: {allowed}.") from None
-    require(isinstance(changes, dict), VARIABLE, given, allowed)
-    return dict(Roles.from_dict(merged(Roles().whole(), changes)))
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{FILE} is no YAML ({' '.join(str(error).split())}); allowed: {allowed}.") from None
+    require(isinstance(given, dict), FILE, given, allowed)
+    return dict(Roles.from_dict(given))
 
 
-_given = os.environ.get(VARIABLE, "")
-_roles = read_roles(_given)
-# A pod that compiles a `@dynamic` graph gets this environment, so that the graph asks for the same pods.
-PASSED_ON = {VARIABLE: _given} if _given else {}
+ROLES: Mapping[str, Pod] = read_roles(Path(__file__).with_name("pods.yaml").read_text())
 
 
 def _size(asked: Pod, gpus: int) -> dict[str, Any]:
@@ -121,7 +103,7 @@ def _size(asked: Pod, gpus: int) -> dict[str, Any]:
 
 def pod(role: str) -> dict[str, Any]:
     """The arguments of `@task` by which a stage asks for the pod of its role."""
-    asked = _roles[role]
+    asked = ROLES[role]
     return {
         "container_image": f"{{{{.image.{asked.image}}}}}",
         **_size(asked, asked.gpu),
@@ -130,6 +112,7 @@ def pod(role: str) -> dict[str, Any]:
         "retries": asked.retries,
         "timeout": timedelta(minutes=asked.timeout_minutes),
         "interruptible": asked.interruptible,
+        "environment": {ROLE: role},
         **(_with_environment(asked.sidecar) if asked.sidecar else {}),
     }
 
@@ -166,5 +149,5 @@ def pod_of_ranks(role: str, ranks: int) -> dict[str, Any]:
 
     Without a GPU in the role its ranks compute on the CPU. Memory and cores are for all ranks together.
     """
-    asked = _roles[role]
+    asked = ROLES[role]
     return _size(asked, max(ranks, asked.gpu)) if asked.gpu else {}

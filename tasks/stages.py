@@ -18,8 +18,10 @@ from pathlib import Path
 
 from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder, versions
+from tasks.infrastructure import recoverable, will_be_retried
 from tasks.peak_memory import peak_memory, reset_peak
 from tasks.tracking import console, mlflow_run, outbox
+from tasks.tracking.provenance import flyte_execution
 
 CACHE_VERSION = "8"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
@@ -58,30 +60,44 @@ class Stage:
 def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     """A stage of `run`, whose metrics have the policy version `step`.
 
-    When the block raises, the MLflow run is marked FAILED, with the reason as a tag; one of several ranks leaves that
-    to the process that started them.
+    When the block raises, the MLflow run is marked FAILED, with the reason as a tag, unless the cluster will try it
+    again; one of several ranks leaves all that to the process that started them.
     """
     use_scratch_folder()
     running = Stage(name)
     started_as_rank = "TORCHELASTIC_RUN_ID" in os.environ
     if not started_as_rank:
         outbox.begin(run)
-        if int(os.environ.get("FLYTE_ATTEMPT_NUMBER", "0") or 0) > 0:
-            with contextlib.suppress(Exception):  # what MLflow shows meanwhile is not worth a stage
-                mlflow_run.go_on(run.tracking_uri, run.mlflow_run_id)
+        _begin_on_a_cluster(run, name)
     reset_peak()
-    try:
-        yield running
-        if running.result is not None:
-            metrics = running.metrics | peak_memory(name) | running.seconds()
-            write_metrics(run, running.result, metrics, step, running.carried, running.sources)
-    except BaseException as error:
-        if not started_as_rank:
-            _mark_failed(run, error)
-        raise
+    with contextlib.nullcontext() if started_as_rank else recoverable():
+        try:
+            yield running
+            if running.result is not None:
+                metrics = running.metrics | peak_memory(name) | running.seconds()
+                write_metrics(run, running.result, metrics, step, running.carried, running.sources)
+        except BaseException as error:
+            if not started_as_rank:
+                _mark_failed(run, error)
+            raise
+
+
+def _begin_on_a_cluster(run: Run, name: str) -> None:
+    """Say what this pod lacks, and that the run goes on, where an earlier attempt or execution failed."""
+    if not flyte_execution():
+        return
+    from tasks import granted
+
+    if said := granted.complaint(name or "the stage"):
+        console.stage(said)
+    with contextlib.suppress(Exception):  # what MLflow shows meanwhile is not worth a stage
+        mlflow_run.go_on(run.tracking_uri, run.mlflow_run_id)
 
 
 def _mark_failed(run: Run, error: BaseException) -> None:
+    """What the cluster tries again has not failed; where it gives up, the workflow's failure handler says so."""
+    if will_be_retried(error):
+        return
     with contextlib.suppress(Exception):  # this error matters more than one of the tracking server
         mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, str(error) or type(error).__name__)
 
@@ -93,25 +109,33 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
     A shard that raises leaves its reason as a tag of the MLflow run; where too many have, it raises RuntimeError.
     """
     use_scratch_folder()
-    try:
-        yield
-    except BaseException as error:
-        if not allowed_failures or not isinstance(error, Exception):
-            _mark_failed(run, error)
+    with recoverable():
+        try:
+            yield
+        except BaseException as error:
+            _shard_is_lost(run, name, shard, of, allowed_failures, error)
             raise
-        failed, reason = 1, str(error) or type(error).__name__
-        with contextlib.suppress(Exception):  # as in `_mark_failed`
-            failed = mlflow_run.note_shard(run, name, shard, reason)
-        console.stage(f"{name}: shard {shard} of {of} is lost: {reason}")
-        if failed <= allowed_failures:
-            raise
+    if allowed_failures:
+        with contextlib.suppress(Exception):  # without MLflow the note of an earlier attempt stays
+            mlflow_run.note_shard(run, name, shard, "")
+
+
+def _shard_is_lost(run: Run, name: str, shard: int, of: int, allowed_failures: int, error: BaseException) -> None:
+    """Note it, unless the cluster tries it again; RuntimeError where it is one too many."""
+    if will_be_retried(error):
+        return
+    if not allowed_failures or not isinstance(error, Exception):
+        _mark_failed(run, error)
+        return
+    failed, reason = 1, str(error) or type(error).__name__
+    with contextlib.suppress(Exception):  # as in `_mark_failed`
+        failed = mlflow_run.note_shard(run, name, shard, reason)
+    console.stage(f"{name}: shard {shard} of {of} is lost: {reason}")
+    if failed > allowed_failures:
         counts = f"{name} lost {failed} of {of} shards; allowed: {allowed_failures}"
         too_many = RuntimeError(f"{counts}. The last, shard {shard}: {reason}")
         _mark_failed(run, too_many)
         raise too_many from error
-    if allowed_failures:
-        with contextlib.suppress(Exception):  # without MLflow the note of an earlier attempt stays
-            mlflow_run.note_shard(run, name, shard, "")
 
 
 def write_metrics(

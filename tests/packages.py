@@ -1,12 +1,14 @@
 """What a Flyte cluster registers, packaged offline, and the loop as the pod that compiles it leaves it for Flyte."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import yaml
 from flyteidl.admin import task_pb2
 from flyteidl.admin.launch_plan_pb2 import LaunchPlan, LaunchPlanSpec
 from flyteidl.admin.workflow_pb2 import WorkflowSpec
@@ -19,6 +21,7 @@ from flytekit.types.directory import FlyteDirectory
 from graphs import loop_inputs
 from runs import a_run
 from tasks.config import GrpoConfig, RolloutConfig
+from tasks.settings import merged
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -35,18 +38,27 @@ class Packaged(NamedTuple):
     plans: dict[str, LaunchPlanSpec]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """This one's, without what an earlier test or a user has set for Flyte; some folder's `workflows` and `tasks`."""
+def environment(source: Path = ROOT) -> dict[str, str]:
+    """This one's, without what an earlier test or a user has set for Flyte, and the project in `source`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLYTE", "_F", "GRPO", "MLFLOW", "VLLM"))}
-    return {**kept, "PYTHONPATH": str(ROOT), **more}
+    return {**kept, "PYTHONPATH": str(source)}
 
 
-def package(folder: Path, **more: str) -> Packaged:
-    """Package the project's workflows, for images of no registry, with these variables set."""
-    line = [str(BIN / "pyflyte"), "-k", "workflows", "package", "--source", str(ROOT)]
+def with_pods(folder: Path, changes: dict[str, Any]) -> Path:
+    """A copy of the project whose pods.yaml has these changes, as a user makes them."""
+    for name in ("tasks", "workflows"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "tasks" / "pods.yaml"
+    path.write_text(yaml.safe_dump(merged(yaml.safe_load(path.read_text()), changes)))
+    return folder
+
+
+def package(folder: Path, source: Path = ROOT) -> Packaged:
+    """Package the project's workflows, for images of no registry."""
+    line = [str(BIN / "pyflyte"), "-k", "workflows", "package", "--source", str(source)]
     line += [word for name, image in NAMES.items() for word in ("--image", f"{name}={image}")]
     line += ["-f", "-o", str(folder / "out.tgz")]
-    done = subprocess.run(line, cwd=folder, env=environment(**more), capture_output=True, text=True)
+    done = subprocess.run(line, cwd=folder, env=environment(source), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     with tarfile.open(folder / "out.tgz") as archive:
         files = {member.name: archive.extractfile(member).read() for member in archive.getmembers()}
@@ -62,7 +74,9 @@ def package(folder: Path, **more: str) -> Packaged:
     )
 
 
-def compiled(template: TaskTemplate, folder: Path, workers: int = 1) -> dynamic_job_pb2.DynamicJobSpec:
+def compiled(
+    template: TaskTemplate, folder: Path, workers: int = 1, source: Path = ROOT
+) -> dynamic_job_pb2.DynamicJobSpec:
     """What `iterate` leaves for Flyte, run by its container's command in an empty folder."""
     config = GrpoConfig(rollout=RolloutConfig(workers=workers))
     context, inputs = FlyteContextManager.current_context(), literals_pb2.LiteralMap()
@@ -79,7 +93,7 @@ def compiled(template: TaskTemplate, folder: Path, workers: int = 1) -> dynamic_
         "{{.prevCheckpointPrefix}}": "",
     }
     line = [str(paths.get(word, word)) for word in template.container.args]
-    own = environment(**{pair.key: pair.value for pair in template.container.env})
+    own = environment(source) | {pair.key: pair.value for pair in template.container.env}
     done = subprocess.run([str(BIN / line[0]), *line[1:]], cwd=folder, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return dynamic_job_pb2.DynamicJobSpec.FromString((folder / "outputs" / "futures.pb").read_bytes())

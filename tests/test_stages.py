@@ -132,3 +132,36 @@ def test_the_last_evaluation_below_a_version(run: Run) -> None:
     assert last_evaluation(run, 16) == (8, 0.08)
     assert last_evaluation(run, 17) == (16, 0.16)
     assert last_evaluation(run, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ConnectionResetError("by peer"), "RUNNING"), (KeyboardInterrupt(), "RUNNING"), (ValueError("x"), "FAILED")],
+)
+def test_what_a_cluster_tries_again_does_not_fail_the_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str
+) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f3a9")
+    for allowed_failures in (0, 1):
+        with pytest.raises(BaseException), stage(run, "train"):  # noqa: B017
+            raise error
+        assert in_mlflow(run)[0] == status
+        lose(run, 0, allowed_failures, error)
+        assert in_mlflow(run)[0] == status
+    assert not [
+        tag
+        for tag in client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags
+        if status == "RUNNING" and tag.startswith("lost.")
+    ]
+
+
+def test_the_first_stage_after_a_recovery_sets_the_run_right(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, "memory ran out")
+    with stage(run, "train"):
+        assert in_mlflow(run)[0] == "FAILED"  # no matter on one machine, where create_run opens the run again
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f3a9")
+    with stage(run, "train"):
+        assert in_mlflow(run)[:2] == ("RUNNING", "")
+    client(run.tracking_uri).set_terminated(run.mlflow_run_id, "FINISHED")
+    with stage(run, "decide_promotion"):  # comes after the report
+        assert in_mlflow(run)[0] == "FINISHED"

@@ -16,12 +16,12 @@ from flytekit.types.file import FlyteFile
 from tasks.advantage.task import compute_advantages
 from tasks.buffer.task import TrainingBatch, select_training_batch
 from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig, Run
-from tasks.evaluation.task import evaluate, report
+from tasks.evaluation.task import evaluate, gather_evaluations, report
 from tasks.policy.task import initial_policy
 from tasks.reference.task import score_reference
-from tasks.resources import PASSED_ON, pod, pod_of_ranks
+from tasks.resources import pod, pod_of_ranks
 from tasks.rollout.task import sampled
-from tasks.run.task import apply_retention, create_run
+from tasks.run.task import apply_retention, create_run, training_failed
 from tasks.training.task import train
 
 # Iterations in one graph, and graphs in one that chains them. Flyte keeps the state of every node of a running graph in
@@ -36,10 +36,10 @@ class Progress(NamedTuple):
     states: list[FlyteDirectory]  # the trainer's, of the same versions; none for version 0
     batches: list[FlyteDirectory]  # those that the next training batch may draw from
     training_batch: TrainingBatch
-    evaluations: list[FlyteDirectory]  # all so far
+    evaluations: list[FlyteDirectory]  # all so far, those of an earlier graph in one folder
 
 
-@dynamic(**pod("graph"), environment=PASSED_ON)
+@dynamic(**pod("graph"))
 def iterate(
     run: Run,
     config: GrpoConfig,
@@ -67,6 +67,7 @@ def iterate(
     # Stages are cached by their settings; the number of ranks changes no result.
     training, config = config.training, config.on_one_rank()
     train.set_ranks(training)
+    before, evaluations = evaluations, []
     if begin == 0:
         evaluations = [evaluate(run=run, config=config, policy=first, version=0)]
     for v in range(begin, end):
@@ -91,7 +92,9 @@ def iterate(
             unused = states[:-last] if kept else [*states[:-last], *policies[:-last]]
             apply_retention(run=run, folders=unused, after=trained.policy)
         policies, states = policies[-last:], states[-last:]
-    return Progress(policies, states, batches, training_batch, evaluations)
+    if iterations > SEGMENT and len(evaluations) > 1:
+        evaluations = [gather_evaluations(run=run, evaluations=evaluations, until=end)]
+    return Progress(policies, states, batches, training_batch, [*before, *evaluations])
 
 
 def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:
@@ -118,7 +121,7 @@ def training(
     return run, config, first, done, summary
 
 
-@workflow
+@workflow(on_failure=training_failed)
 def grpo(
     run_name: str = "",
     policy: str = "tiny",

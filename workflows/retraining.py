@@ -15,11 +15,11 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig
 from tasks.evaluation.task import compare_in_run
-from tasks.promotion.task import NOW, begin_retraining, decide_promotion
+from tasks.promotion.task import NOW, begin_retraining, decide_promotion, retraining_failed
 from workflows.grpo import training
 
 
-@workflow
+@workflow(on_failure=retraining_failed)
 def retrain(
     run_name: str = "",
     start_time: datetime = NOW,
@@ -30,6 +30,7 @@ def retrain(
     lag: int = 0,
     tasks: int = 0,
     config: GrpoConfig = GrpoConfig(),
+    max_delay_hours: float = 0.0,
 ) -> FlyteFile:
     """Train on from the champion, compare on tasks that nobody has played, promote only what is surely better.
 
@@ -46,11 +47,12 @@ def retrain(
         lag: 0 samples rollout v from policy v; 1 from policy v-1, so that both can run at once on a cluster.
         tasks: Fresh test tasks of the comparison; 0 plays as many as the environment says.
         config: All settings of the stages, as JSON or the path of a JSON or YAML file; see tasks/config.py.
+        max_delay_hours: A start time that is longer ago is skipped; 0 takes any.
 
     Returns:
         promotion.json of the run: whether its policy is champion now, and why.
     """
-    begun = begin_retraining(run_name, start_time, policy, environment, tasks, config)
+    begun = begin_retraining(run_name, start_time, policy, environment, tasks, config, max_delay_hours)
     run, resolved, first, done, _ = training(
         begun.run_name, begun.policy, environment, environment_url, iterations, begun.seed, lag, config
     )
@@ -65,5 +67,6 @@ on_demand = LaunchPlan.get_or_create(retrain, name="workflows.retraining.on_dema
 nightly = LaunchPlan.get_or_create(
     retrain,
     name="workflows.retraining.nightly",
+    default_inputs={"max_delay_hours": 12.0},
     schedule=CronSchedule(schedule="0 2 * * *", kickoff_time_input_arg="start_time"),  # 02:00 UTC
 )

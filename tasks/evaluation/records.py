@@ -1,9 +1,11 @@
 """What an evaluation found, as evaluation.json keeps it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks.folders import versions
 from tasks.json_files import read_record
 from tasks.json_records import Record
 
@@ -77,6 +79,11 @@ class Evaluation(Results):
     baselines: dict[str, Results] = field(default_factory=dict)  # on the same tasks
     examples: list[Example] = field(default_factory=list)  # one of each outcome that was met, the most frequent first
     details: Any = None  # of the environment's own, for its figures
+
+
+def each_evaluation(folders: Sequence[Path]) -> list[Path]:
+    """The folders of single evaluations; those of `gather_evaluations` hold several, in order."""
+    return [one for of in folders for one in ([of] if (of / EVALUATION).is_file() else versions(of))]
 
 
 def read_evaluation(folder: Path) -> Evaluation:

@@ -3,6 +3,7 @@
 tasks/evaluation/report.py is imported inside the tasks: matplotlib would make every `--help` slower.
 """
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from tasks.config import EvaluationConfig, GrpoConfig, RolloutConfig, Run, requi
 from tasks.evaluation.compare import check_tasks, compare_into
 from tasks.evaluation.evaluate import TaskSet
 from tasks.evaluation.page import Picture, evaluation_page, framed
+from tasks.evaluation.records import each_evaluation
 from tasks.evaluation.table import FEW_PARTS, REWARD, ended_badly, headline_text, headlines, results_table
 from tasks.evaluation.tracked import candidate, flat_metrics
-from tasks.folders import RUNS, display_path, file_name, use_scratch_folder
+from tasks.folders import RUNS, atomic_directory, display_path, file_name, use_scratch_folder
 from tasks.policy.checkpoint import import_checkpoint, read_manifest
 from tasks.policy.named import find
 from tasks.policy.task import fetched
@@ -62,6 +64,17 @@ def evaluate(run: Run, config: GrpoConfig, policy: FlyteDirectory, version: int)
     return FlyteDirectory(str(folder))
 
 
+@task(cache=True, cache_version=CACHE_VERSION, **pod("cpu"))
+def gather_evaluations(run: Run, evaluations: list[FlyteDirectory], until: int) -> FlyteDirectory:
+    """Copy the evaluations of a graph, the last at policy `until`, into one folder: Flyte keeps a list of all inputs of
+    a graph in one file, of at most 2 MB."""
+    folder = stage_folder(run, "evaluations_until", until)
+    with stage(run), atomic_directory(folder) as new:
+        for number, evaluation in enumerate(evaluations):
+            shutil.copytree(evaluation.download(), new / f"{number:05d}")
+    return FlyteDirectory(str(folder))
+
+
 @task(**DECK, **pod("cpu"))
 def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDirectory], iterations: int) -> FlyteFile:
     """Write summary.json, report.html and the pictures, print the table, close the MLflow run; returns the summary.
@@ -72,7 +85,8 @@ def report(run: Run, evaluations: list[FlyteDirectory], policies: list[FlyteDire
     from tasks.history import check_trained, read_history
 
     with stage(run, "report") as s:
-        folders, last = [Path(e.download()) for e in evaluations], Path(policies[-1].download())
+        folders = each_evaluation([Path(e.download()) for e in evaluations])
+        last = Path(policies[-1].download())
         outbox.flush_pending(run, [*folders, last], _files().exists)
         outbox.send(run, tags={"policy.digest": read_manifest(last).digest})
         uri = str(policies[-1].remote_source or policies[-1].path)

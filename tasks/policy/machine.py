@@ -3,7 +3,7 @@
 import gc
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,28 +93,60 @@ def gpu_bytes() -> float:
     return float(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0.0
 
 
-def cgroup_left() -> float:
-    """Bytes below the tightest memory limit of this process's control groups, version 1 or 2; infinite without one.
+def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """The control groups of this process that `controller` bounds, the innermost first, and whether of version 1.
 
-    A limit on a group holds for all below it. The kernel frees a group's page cache before it kills a process, so the
-    part of it that was not used lately does not count as taken.
+    A limit on a group holds for all below it.
     """
-    left = math.inf
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.is_file() else []:
         _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
+        if controllers and controller not in controllers.split(","):
             continue
-        limit, usage = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
         base = GROUPS / controllers
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):  # in a container the path is the host's, and only the base is here
             if not folder.is_relative_to(base):
                 break
-            files = {name: folder / f"memory.{name}" for name in (limit, usage, "stat")}
-            found = {name: file.read_text() for name, file in files.items() if file.is_file()}
-            if found.get(limit, "max").strip() != "max":
-                stat = dict(entry.split() for entry in found.get("stat", "").splitlines())
-                # Version 1 has both: with all groups below, and alone.
-                reclaimable = stat.get("total_inactive_file", stat.get("inactive_file", 0))
-                left = min(left, int(found[limit]) - int(found[usage]) + int(reclaimable))
+            yield folder, bool(controllers)
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip() if path.is_file() else "max"
+
+
+def memory_limit() -> float:
+    """Bytes that this process's control groups allow; infinite without a limit."""
+    limits = (_read(folder / f"memory.{'limit_in_bytes' if old else 'max'}") for folder, old in _groups("memory"))
+    return min((float(limit) for limit in limits if limit != "max"), default=math.inf)
+
+
+def cpu_limit() -> float:
+    """Cores that this process's control groups allow; infinite without a limit."""
+    found = math.inf
+    for folder, old in _groups("cpu"):
+        quota, period = (
+            (_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+            if old
+            else [*_read(folder / "cpu.max").split(), "100000"][:2]
+        )
+        if quota not in ("max", "-1"):
+            found = min(found, int(quota) / int(period))
+    return found
+
+
+def cgroup_left() -> float:
+    """Bytes below the tightest memory limit of this process's control groups, version 1 or 2; infinite without one.
+
+    The kernel frees a group's page cache before it kills a process, so the part of it that was not used lately does
+    not count as taken.
+    """
+    left = math.inf
+    for folder, old in _groups("memory"):
+        limit, usage = ("limit_in_bytes", "usage_in_bytes") if old else ("max", "current")
+        if (most := _read(folder / f"memory.{limit}")) != "max":
+            stat = _read(folder / "memory.stat").splitlines()
+            entries = dict(entry.split() for entry in stat if " " in entry)
+            # Version 1 has both: with all groups below, and alone.
+            reclaimable = entries.get("total_inactive_file", entries.get("inactive_file", 0))
+            left = min(left, int(most) - int(_read(folder / f"memory.{usage}")) + int(reclaimable))
     return left

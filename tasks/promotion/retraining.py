@@ -15,19 +15,34 @@ from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import Comparison, check_tasks
 from tasks.folders import run_folder
 from tasks.json_files import read_object
+from tasks.settings import require
 from tasks.tracking import mlflow_run, registry
 
 
 def begin(
-    run_name: str, start: datetime | None, policy: str, environment: str, tasks: int, config: GrpoConfig
+    run_name: str,
+    start: datetime | None,
+    policy: str,
+    environment: str,
+    tasks: int,
+    config: GrpoConfig,
+    max_delay_hours: float = 0.0,
 ) -> tuple[str, str, int]:
     """Name, policy and seed of a retraining: the present champion, by its number, or `policy` where there is none.
 
     The seed is the start in seconds since 1970: two nights have no training task in common, and the same start gives
     the same result. None starts now. An interrupted run of this name goes on from the policy that it began with, also
     where another one has become champion since.
+
+    Raises ValueError for a start that is more than `max_delay_hours` ago, 0 for any: after a downtime a cluster's
+    scheduler launches all nights that it missed.
     """
     check_tasks(tasks)
+    require(max_delay_hours >= 0, "max_delay_hours", max_delay_hours, "0 or more; 0 takes any start")
+    late = (datetime.now(UTC) - utc(start)).total_seconds() / 3600 if start else 0.0
+    if late > max_delay_hours > 0:
+        due = f"the night of {utc(start or datetime.now(UTC)):%Y-%m-%d %H:%M} UTC is skipped, it was due"
+        raise ValueError(f"{due} {late:.1f} hours ago; allowed: max_delay_hours = {max_delay_hours:g}.")
     record = run_folder(run_name) / "run.json"
     if run_name and record.is_file():
         known = read_object(record)["inputs"]

@@ -7,17 +7,20 @@ from typing import NamedTuple
 
 from flytekit import FlyteContextManager, task
 from flytekit.types.directory import FlyteDirectory
+from flytekit.types.error.error import FlyteError
 from flytekit.types.file import FlyteFile
 
 from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import FILE, Comparison
-from tasks.evaluation.records import read_evaluation
+from tasks.evaluation.records import each_evaluation, read_evaluation
 from tasks.evaluation.tracked import candidate
 from tasks.folders import run_folder
+from tasks.infrastructure import recoverable
 from tasks.json_files import read_record
 from tasks.policy.named import find
 from tasks.promotion.retraining import begin, decide
 from tasks.resources import pod
+from tasks.run import ending
 from tasks.settings import require
 from tasks.stages import stage
 from tasks.tracking import console, mlflow_run, registry
@@ -35,11 +38,36 @@ class Beginning(NamedTuple):
 
 @task(**pod("cpu"))
 def begin_retraining(
-    run_name: str, start_time: datetime, policy: str, environment: str, tasks: int, config: GrpoConfig
+    run_name: str,
+    start_time: datetime,
+    policy: str,
+    environment: str,
+    tasks: int,
+    config: GrpoConfig,
+    max_delay_hours: float,
 ) -> Beginning:
     """Start from the champion, or from `policy` while there is none, with a seed that no other start time has."""
     start = None if start_time.timestamp() == 0 else start_time
-    return Beginning(*begin(run_name, start, policy, environment, tasks, config))
+    with recoverable():
+        return Beginning(*begin(run_name, start, policy, environment, tasks, config, max_delay_hours))
+
+
+@task(**pod("cpu"))
+def retraining_failed(
+    run_name: str,
+    start_time: datetime,
+    policy: str,
+    environment: str,
+    environment_url: str,
+    iterations: int,
+    lag: int,
+    tasks: int,
+    config: GrpoConfig,
+    max_delay_hours: float,
+    err: FlyteError | None = None,
+) -> None:
+    """As `training_failed`, with the inputs of `retrain`."""
+    ending.tell_failed(err.message if err else "")
 
 
 @task(**pod("cpu"))
@@ -52,7 +80,8 @@ def decide_promotion(
 ) -> FlyteFile:
     """Promote the last of the policies, or leave the champion; print which and why, and return it as promotion.json."""
     with stage(run):
-        policy, evaluation = policies[-1], read_evaluation(Path(evaluations[-1].download()))
+        policy, evaluated = policies[-1], each_evaluation([Path(evaluations[-1].download())])
+        evaluation = read_evaluation(evaluated[-1])
         uri = str(policy.remote_source or policy.path)
         made = candidate(run, config, Path(policy.download()), uri, evaluation)
         version = registry.register(run.tracking_uri, made, lambda uri: True)  # registered already, if MLflow answered

@@ -45,6 +45,7 @@ class SampledEpisode(Episode):
     """An episode with its tokens."""
 
     segments: list[Segment] = field(default_factory=list)  # more than one where the template rewrites turns
+    server_lost: bool = False  # why it failed: nobody answered
     partial_format: bool = False  # whether the reply that ended it began as a readable one
 
 

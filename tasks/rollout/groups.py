@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.advantage.advantages import has_reward_variance
 from tasks.config import RolloutConfig
+from tasks.infrastructure import InfrastructureError
 from tasks.progress import ProgressCallback, no_progress
 from tasks.rollout.episode import SampledEpisode
 from tasks.rollout.loop import Job
@@ -26,17 +27,20 @@ class ErrorShare:
 
     def __init__(self, config: RolloutConfig, least: int):
         self.allowed, self.least = config.max_error_share, least  # episodes that there will be at least
-        self.episodes = self.errors = 0
+        self.episodes = self.errors = self.lost = 0
         self.first = ""
 
     def count(self, episode: SampledEpisode) -> None:
-        """Raise RuntimeError, one sentence with the first reason, where more than the allowed share failed."""
+        """Raise RuntimeError, one sentence with the first reason, where more than the allowed share failed; a kind that
+        a cluster tries again where each of them lost its server."""
         self.episodes += 1
         if episode.finish_reason == "error":
             self.errors += 1
+            self.lost += episode.server_lost
             self.first = self.first or episode.error
         if self.errors > self.allowed * max(self.episodes, self.least):
-            raise RuntimeError(
+            kind = InfrastructureError if self.lost == self.errors else RuntimeError
+            raise kind(
                 f"{self.errors} of {self.episodes} episodes failed in the environment; allowed: a share of "
                 f"rollout.max_error_share = {self.allowed}. The first: {self.first}"
             )

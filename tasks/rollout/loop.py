@@ -166,6 +166,7 @@ class EpisodeLoop:
                 return environment, episode
             except EnvironmentFailure as error:
                 episode.finish_reason, episode.error, episode.reward = "error", str(error), 0.0
+                episode.server_lost = isinstance(error.__cause__, ConnectionError)
                 if environment:
                     await _close(environment)
                 environment = None

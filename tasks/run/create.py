@@ -247,6 +247,17 @@ def open_run(
     )
 
 
+def another_of_that_name(run: Run) -> str:
+    """On a cluster the same command begins another run: a sentence about what goes on with the one before; "" without
+    one."""
+    before = next((token for token in mlflow_run.others_of_that_name(run) if token.count("/") == 2), "")
+    if not before:
+        return ""
+    project, domain, name = before.split("/")
+    command = f"flytectl create execution -p {project} -d {domain} --recover {name}"
+    return f"a new run; to go on with {run.name} of execution {name} instead: {command}"
+
+
 def _record(path: Path) -> dict[str, Any]:
     """A run.json. Raises ValueError, in one sentence, for a broken one."""
     known = read_object(path)

@@ -1,4 +1,8 @@
-"""A run on this machine whose process ends before it does, by SIGTERM or an error between stages: MLflow is told so."""
+"""A run that ends before it is done: MLflow is told so.
+
+On this machine by its process, at SIGTERM or an error between stages; on a cluster by the failure handler of the
+workflow, for what no stage can tell: a timeout, memory that ran out, a pod that was lost once too often.
+"""
 
 import atexit
 import contextlib
@@ -8,6 +12,7 @@ import threading
 
 from tasks.config import Run
 from tasks.tracking import mlflow_run, mlflow_store
+from tasks.tracking.provenance import EXECUTION, flyte_execution
 
 _runs: dict[str, Run] = {}  # begun in this process, the last of each store
 
@@ -34,6 +39,18 @@ def watch(run: Run) -> None:
 
 def _terminate(number: int, frame: object) -> None:
     raise Terminated
+
+
+def tell_failed(reason: str) -> None:
+    """Mark the run of this Flyte execution as failed, unless one of its stages did so with its own reason."""
+    execution = flyte_execution().get(EXECUTION, "")
+    if not execution:
+        return
+    uri = mlflow_run.tracking_uri()
+    run_id = mlflow_run.find(uri, execution)
+    if run_id and mlflow_store.client(uri).get_run(run_id).info.status == "RUNNING":
+        lines = reason.strip().splitlines() or ["the execution failed"]
+        mlflow_run.fail(uri, run_id, lines[-1])
 
 
 def _close(process: int) -> None:

@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 from flytekit import FlyteContextManager, task
 from flytekit.types.directory import FlyteDirectory
+from flytekit.types.error.error import FlyteError
 
 from tasks.config import GrpoConfig, Run
+from tasks.infrastructure import recoverable
 from tasks.resources import pod
 from tasks.stages import stage
 
@@ -29,20 +31,25 @@ def create_run(
     config: GrpoConfig,
 ) -> Created:
     """Check every input, then open the run or find it again."""
+    inputs: dict = {"run_name": run_name, "policy": policy, "environment": environment}
+    inputs |= {"environment_url": environment_url, "iterations": iterations, "seed": seed, "lag": lag}
+    with recoverable():
+        return _created(inputs, config, lag)
+
+
+def _created(inputs: dict, config: GrpoConfig, lag: int) -> Created:
     from tasks.folders import use_scratch_folder
     from tasks.policy.machine import GIB, listed, memory_left
     from tasks.run import ending
-    from tasks.run.create import check_inputs, check_memory, open_run, start_of
+    from tasks.run.create import another_of_that_name, check_inputs, check_memory, open_run, start_of
     from tasks.run.missing import forget_missing
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
-    inputs: dict = {"run_name": run_name, "policy": policy, "environment": environment}
-    inputs |= {"environment_url": environment_url, "iterations": iterations, "seed": seed, "lag": lag}
-    context = FlyteContextManager.current_context()
+    context, policy = FlyteContextManager.current_context(), inputs["policy"]
     state, files = context.execution_state, context.file_access.get_filesystem_for_path
     here = state is not None and state.is_local_execution()
-    source = start_of(policy, run_name, files)
+    source = start_of(policy, inputs["run_name"], files)
     resolved, known = check_inputs({**inputs, "policy": source.uri}, config, here=here, files=files)
     needs = check_memory(known, policy, resolved, lag=lag, here=here)
     use_scratch_folder()
@@ -51,9 +58,29 @@ def create_run(
         ending.watch(run)
         if gone := forget_missing(run.name):
             console.stage(f"{gone} results of {run.name} are gone, and made again where they are needed")
+    elif said := another_of_that_name(run):
+        console.stage(said)
     left = f"; {memory_left()[0] / GIB:.1f} left here" if here else ""
     console.stage(f"run {run.name}, expected memory in GiB: {listed(needs)}{left}")
     return Created(run, resolved)
+
+
+@task(**pod("cpu"))
+def training_failed(
+    run_name: str,
+    policy: str,
+    environment: str,
+    environment_url: str,
+    iterations: int,
+    seed: int,
+    lag: int,
+    config: GrpoConfig,
+    err: FlyteError | None = None,
+) -> None:
+    """What a cluster runs when `grpo` has failed, with the same inputs: MLflow is told, if no stage could."""
+    from tasks.run import ending
+
+    ending.tell_failed(err.message if err else "")
 
 
 @task(**pod("cpu"))

@@ -73,6 +73,20 @@ def log_metrics(run: Run, metrics: Mapping[str, float], step: int) -> None:
     outbox.send(run, step=step, metrics=finite)
 
 
+def find(uri: str, token: str) -> str:
+    """The id of the MLflow run that was opened with this token; "" without one."""
+    found = client(uri).search_runs([experiment(uri)], f"tags.`{TOKEN_TAG}` = '{token}'", max_results=1)
+    return found[0].info.run_id if found else ""
+
+
+def others_of_that_name(run: Run) -> list[str]:
+    """The tokens of the other runs with this one's name, the newest first."""
+    query = f"attributes.run_name = '{run.name}' and tags.`{TOKEN_TAG}` != '{run.token}'"
+    newest = ["attributes.start_time DESC"]
+    found = client(run.tracking_uri).search_runs([experiment(run.tracking_uri)], query, max_results=10, order_by=newest)
+    return [of.data.tags[TOKEN_TAG] for of in found]
+
+
 def fail(uri: str, run_id: str, reason: str) -> None:
     """Mark a run FAILED; its tag `failure` says why."""
     client(uri).set_tag(run_id, FAILURE_TAG, reason)
@@ -80,9 +94,11 @@ def fail(uri: str, run_id: str, reason: str) -> None:
 
 
 def go_on(uri: str, run_id: str) -> None:
-    """Mark a run RUNNING again, for a stage that is retried after it failed."""
-    client(uri).update_run(run_id, status="RUNNING")
-    if FAILURE_TAG in client(uri).get_run(run_id).data.tags:
+    """Mark a run RUNNING again where it failed, for a stage that is tried once more or comes after a recovery."""
+    found = client(uri).get_run(run_id)
+    if found.info.status in ("FAILED", "KILLED"):  # the report may have finished it already
+        client(uri).update_run(run_id, status="RUNNING")
+    if FAILURE_TAG in found.data.tags:
         client(uri).delete_tag(run_id, FAILURE_TAG)
 
 

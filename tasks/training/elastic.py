@@ -20,6 +20,8 @@ from flytekitplugins.kfpytorch.task import PytorchElasticFunctionTask
 
 from tasks import threads
 from tasks.config import TrainingConfig
+from tasks.infrastructure import InfrastructureError, is_named_so
+from tasks.settings import require
 from tasks.stages import stage
 
 OURS = {error.__name__: error for error in (ValueError, FloatingPointError, MemoryError)}  # with sentences of ours
@@ -70,6 +72,7 @@ class RanksTask(PytorchElasticFunctionTask):
         from tasks.policy.machine import check_ranks
 
         with stage(kwargs["run"], "train"), _restored_process(training.ranks // training.nodes):
+            check_job(training)
             check_ranks(training)
             self.set_ranks(training)
             try:
@@ -86,6 +89,13 @@ class RanksTask(PytorchElasticFunctionTask):
 TaskPlugins.register_pythontask_plugin(Ranks, RanksTask)
 
 
+def check_job(training: TrainingConfig) -> None:
+    """Raise ValueError in a pod that is alone where several were asked for; else it would wait 15 minutes for them."""
+    alone = training.nodes > 1 and "PET_NNODES" not in os.environ  # which Kubeflow's training operator sets
+    allowed = "1, as this pod is alone, or a cluster that has the plugin pytorch among enabled-plugins and Kubeflow's"
+    require(not alone, "training.nodes", training.nodes, f"{allowed} training operator")
+
+
 def _first_error(failed: Any) -> Exception:
     """The error of the rank that failed first, as it was raised there; `failed` is the launcher's ChildFailedError.
 
@@ -94,9 +104,11 @@ def _first_error(failed: Any) -> Exception:
     rank, failure = failed.get_first_failure()
     files = sorted(Path(failure.error_file).parents[1].glob("*/error.json"), key=lambda path: path.stat().st_mtime_ns)
     if failure.exitcode < 0 or not files:
-        return RuntimeError(f"rank {rank} of the training was lost: {failure.message.strip()}.")
+        return InfrastructureError(f"rank {rank} of the training was lost: {failure.message.strip()}.")
     message = json.loads(files[0].read_text())["message"]["message"]
     kind, _, sentence = message.partition(": ")
+    if is_named_so(kind, sentence):
+        return InfrastructureError(message)
     return OURS[kind](sentence) if kind in OURS else RuntimeError(message)
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import Run
-from tasks.evaluation.records import EVALUATION, Evaluation, Mean, read_evaluation
+from tasks.evaluation.records import EVALUATION, Evaluation, Mean, each_evaluation, read_evaluation
 from tasks.evaluation.report import write_report
+from tasks.evaluation.task import gather_evaluations
 from tasks.history import HISTORY, Distribution, Iteration
 from tasks.policy.checkpoint import write_manifest
 from tasks.tracking import mlflow_run
@@ -107,3 +109,13 @@ def test_a_training_is_reported(run: Run, capsys: pytest.CaptureFixture[str]) ->
     assert ["expected reward", "+0.250 ±0.030", "+0.750 ±0.030"] in rows
     assert ["pass@8, sampled", "68.8%", "68.8%"] in rows and "errors" not in shown
     assert "policy  policies/00002" in shown and "report  runs/monday/report.html" in shown
+
+
+def test_evaluations_of_a_graph_are_kept_in_one_folder_and_read_one_by_one(run: Run) -> None:
+    first, *others = [evaluated(replace(AFTER, policy_version=version)) for version in (0, 1, 2, 3)]
+    given = [FlyteDirectory(str(folder)) for folder in others]
+    gathered = Path(gather_evaluations.task_function(run=run, evaluations=given, until=3).path)
+    found = [read_evaluation(folder).policy_version for folder in each_evaluation([first, gathered])]
+    assert found == [0, 1, 2, 3]
+    for made, folder in zip(sorted(gathered.iterdir()), others, strict=True):
+        assert (made / EVALUATION).read_bytes() == (folder / EVALUATION).read_bytes()

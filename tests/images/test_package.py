@@ -10,19 +10,23 @@ import json
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from croniter import croniter
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
 from flyteidl.core.types_pb2 import SimpleType
 from flytekit.constants import CopyFileDetection
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 
-from packages import NAMES, Packaged, Templates, compiled, package
-from tasks.resources import read_roles
+from packages import NAMES, Packaged, Templates, compiled, package, with_pods
+from tasks.resources import ROLES, read_roles
+from tasks.settings import merged
 from tasks.stages import CACHE_VERSION
 
 ROOT = Path(__file__).parents[2]
+KNOWN = yaml.safe_load((ROOT / "tasks" / "pods.yaml").read_text())
 CHANGES = {"training": {"gpu": 2, "accelerator": "nvidia-h100", "mem": "300Gi"}, "rollout": {"retries": 9}}
 # image, CPU, memory, disk, GPUs, their kind, shared memory, retries, timeout in s, interruptible
 CPU = ("cpu", "2", "8Gi", "20Gi", "", "", "", 3, 21600, False)
@@ -33,6 +37,7 @@ CACHED = {
     "tasks.buffer.task.select_training_batch": CPU,
     "tasks.evaluation.task.compare_in_run": ROLLOUT,
     "tasks.evaluation.task.evaluate": ROLLOUT,
+    "tasks.evaluation.task.gather_evaluations": CPU,
     "tasks.policy.task.initial_policy": ("training", "4", "32Gi", "60Gi", "", "", "", 3, 21600, False),
     "tasks.reference.task.score_reference": TRAINING,
     "tasks.rollout.task.join_rollout": ROLLOUT,
@@ -50,6 +55,8 @@ NEVER_CACHED = {
     "tasks.promotion.task.decide_promotion": CPU,
     "tasks.promotion.task.demote_champion": CPU,
     "tasks.promotion.task.promote_version": CPU,
+    "tasks.promotion.task.retraining_failed": CPU,
+    "tasks.run.task.training_failed": CPU,
     "tasks.run.task.create_run": CPU,
     "tasks.run.task.apply_retention": CPU,
     "workflows.grpo.iterate": ("cpu", "1", "2Gi", "5Gi", "", "", "", 3, 0, False),
@@ -62,8 +69,13 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    return package(tmp_path_factory.mktemp("changed"), GRPO_RESOURCES=json.dumps(CHANGES)).tasks
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_pods(tmp_path_factory.mktemp("source"), CHANGES)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Templates:
+    return package(tmp_path_factory.mktemp("changed"), source).tasks
 
 
 def asked(template: TaskTemplate) -> tuple[object, ...]:
@@ -131,7 +143,17 @@ def test_the_workflows_and_launch_plans_can_be_read(packaged: Packaged) -> None:
             "tasks.promotion.task.decide_promotion",
         ],
     }
+    on_failure = {n: s.template.failure_node.task_node.reference_id.name for n, s in packaged.workflows.items()}
+    assert {name: handler for name, handler in on_failure.items() if handler} == {
+        "workflows.grpo.grpo": "tasks.run.task.training_failed",
+        "workflows.retraining.retrain": "tasks.promotion.task.retraining_failed",
+    }
     plans = packaged.plans
+    delays = [
+        plans[f"workflows.retraining.{name}"].default_inputs.parameters["max_delay_hours"].default.scalar.primitive
+        for name in ("nightly", "on_demand")
+    ]
+    assert [one.float_value for one in delays] == [12, 0]
     assert plans.keys() == {*used, "workflows.retraining.nightly", "workflows.retraining.on_demand"}
     needed = {  # what a user need not say has a value
         name: {key for key, given in spec.default_inputs.parameters.items() if given.required}
@@ -170,7 +192,7 @@ def test_the_scheduled_plan_can_run_as_it_is(packaged: Packaged) -> None:
     assert given[start].var.type.simple == SimpleType.DATETIME
 
 
-def test_single_fields_are_changed_by_the_environment(changed: Templates) -> None:
+def test_single_fields_are_changed_by_the_file(changed: Templates) -> None:
     training = ("training", "8", "300Gi", "200Gi", "2", "nvidia-h100", "16Gi", 3, 86400, False)
     rollout = (*ROLLOUT[:7], 9, *ROLLOUT[8:])
     others = {TRAINING: training, ROLLOUT: rollout}
@@ -181,10 +203,21 @@ def test_single_fields_are_changed_by_the_environment(changed: Templates) -> Non
 def test_copy_all_sends_every_module_and_nothing_else_of_the_project(tmp_path: Path) -> None:
     options = FastPackageOptions([], copy_style=CopyFileDetection.ALL)
     with tarfile.open(fast_package(ROOT, tmp_path, options=options)) as archive:
-        sent = {name for name in archive.getnames() if name.endswith(".py")}
+        sent = {name for name in archive.getnames() if name.endswith(".py") or name == "tasks/pods.yaml"}
     assert sent == {
-        str(path.relative_to(ROOT)) for top in ("tasks", "workflows") for path in (ROOT / top).rglob("*.py")
+        "tasks/pods.yaml",
+        *(str(path.relative_to(ROOT)) for top in ("tasks", "workflows") for path in (ROOT / top).rglob("*.py")),
     }
+
+
+def test_other_pods_are_another_version(tmp_path: Path) -> None:
+    def sent(name: str, changes: dict[str, Any]) -> str:
+        """The name of the archive, which has the digest of what is in it; `run --remote` makes the version of it."""
+        source, out = with_pods(tmp_path / name, changes), tmp_path / f"{name}.out"
+        out.mkdir()
+        return Path(fast_package(source, out, options=FastPackageOptions([], copy_style=CopyFileDetection.ALL))).name
+
+    assert sent("as-it-is", {}) == sent("again", {}) != sent("changed", CHANGES)
 
 
 @pytest.mark.parametrize(("which", "workers", "stages"), [("packaged", 1, 5), ("changed", 2, 6)])
@@ -194,10 +227,11 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
     stages: int,
     packaged: Packaged,
     changed: Templates,
+    source: Path,
     tmp_path: Path,
 ) -> None:
-    registered = {"packaged": packaged.tasks, "changed": changed}[which]
-    graph = compiled(registered["workflows.grpo.iterate"], tmp_path, workers)
+    registered, code = {"packaged": (packaged.tasks, ROOT), "changed": (changed, source)}[which]
+    graph = compiled(registered["workflows.grpo.iterate"], tmp_path, workers, code)
     assert len(graph.nodes) == 2 * stages + 2
     found = {template.id.name: template for template in graph.tasks}
     assert found.keys() == {
@@ -215,34 +249,35 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("{", "GRPO_RESOURCES is no JSON "),
-        ("3", 'GRPO_RESOURCES is "3"; allowed: an object of roles: cpu, graph, policy, rollout, training.'),
+        ("{", "tasks/pods.yaml is no YAML "),
+        ("3", "tasks/pods.yaml is 3; allowed: a YAML mapping of roles: cpu, graph, policy, rollout, training."),
+        ("cpu: {image: cpu, cpu: 1, mem: 1Gi, disk: 1Gi}", "pods.graph is missing."),
         (
             {"trainer": {}},
-            'GRPO_RESOURCES has an unknown key "trainer" (did you mean "training"?); allowed: cpu, graph, policy, ',
+            'tasks/pods.yaml has an unknown key "trainer" (did you mean "training"?); allowed: cpu, graph, policy, ',
         ),
         (
             {"training": {"gpus": 2}},
-            'GRPO_RESOURCES has an unknown key "training.gpus" (did you mean "gpu"?); allowed: ',
+            'tasks/pods.yaml has an unknown key "training.gpus" (did you mean "gpu"?); allowed: ',
         ),
-        ({"training": 2}, "GRPO_RESOURCES.training is 2; allowed: a JSON object."),
-        ({"training": {"gpu": "2"}}, 'GRPO_RESOURCES.training.gpu is "2"; allowed: a whole number.'),
-        ({"training": {"gpu": -1}}, "GRPO_RESOURCES.training.gpu is -1; allowed: 0 or more."),
-        ({"training": {"mem": "64 GB"}}, 'GRPO_RESOURCES.training.mem is "64 GB"; allowed: a Kubernetes quantity'),
-        ({"cpu": {"mem": ""}}, 'GRPO_RESOURCES.cpu.mem is ""; allowed: a Kubernetes quantity'),
-        ({"cpu": {"image": "tiny"}}, 'GRPO_RESOURCES.cpu.image is "tiny"; allowed: cpu, rollout or training.'),
-        ({"cpu": {"retries": -1}}, "GRPO_RESOURCES.cpu.retries is -1; allowed: 0 or more."),
-        ({"cpu": {"timeout_minutes": -1}}, "GRPO_RESOURCES.cpu.timeout_minutes is -1; allowed: 0 or more."),
+        ({"training": 2}, "pods.training is 2; allowed: a JSON object."),
+        ({"training": {"gpu": "2"}}, 'pods.training.gpu is "2"; allowed: a whole number.'),
+        ({"training": {"gpu": -1}}, "pods.training.gpu is -1; allowed: 0 or more."),
+        ({"training": {"mem": "64 GB"}}, 'pods.training.mem is "64 GB"; allowed: a Kubernetes quantity'),
+        ({"cpu": {"mem": ""}}, 'pods.cpu.mem is ""; allowed: a Kubernetes quantity'),
+        ({"cpu": {"image": "tiny"}}, 'pods.cpu.image is "tiny"; allowed: cpu, rollout or training.'),
+        ({"cpu": {"retries": -1}}, "pods.cpu.retries is -1; allowed: 0 or more."),
+        ({"cpu": {"timeout_minutes": -1}}, "pods.cpu.timeout_minutes is -1; allowed: 0 or more."),
     ],
 )
 def test_a_change_that_means_nothing_is_refused_in_one_sentence(given: object, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
-        read_roles(given if isinstance(given, str) else json.dumps(given))
+        read_roles(given if isinstance(given, str) else yaml.safe_dump(merged(KNOWN, given)))
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
 
 def test_shared_memory_may_be_none_and_a_gpu_of_any_kind() -> None:
-    roles = read_roles('{"rollout": {"shared_memory": "", "accelerator": "", "cpu": "500m"}}')
+    roles = read_roles(yaml.safe_dump(merged(KNOWN, {"rollout": {"shared_memory": "", "cpu": "500m"}})))
     assert (roles["rollout"].shared_memory, roles["rollout"].accelerator, roles["rollout"].cpu) == ("", "", "500m")
-    assert roles["training"] == read_roles("")["training"]
+    assert roles["training"] == ROLES["training"]

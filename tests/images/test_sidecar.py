@@ -14,14 +14,15 @@ import pytest
 import yaml
 from google.protobuf.json_format import MessageToDict
 
-from packages import NAMES, Templates, compiled, environment, package
+from packages import NAMES, Templates, compiled, environment, package, with_pods
 from tasks.environments import sidecar
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment
 from tasks.resources import ROLES, read_roles
+from tasks.settings import merged
 
 ROOT = Path(__file__).parents[2]
-WITH = '{"rollout": {"sidecar": "blackjack"}}'
+WITH = {"rollout": {"sidecar": "blackjack"}}
 # What `pyflyte run --remote --copy all` registers: a task, and the map over it, here serialised twice as by two loops.
 SENT_ALONG = """
 import json
@@ -54,8 +55,13 @@ def whole(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    return package(tmp_path_factory.mktemp("sidecar"), GRPO_RESOURCES=WITH)[1]
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_pods(tmp_path_factory.mktemp("source"), WITH)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Templates:
+    return package(tmp_path_factory.mktemp("sidecar"), source).tasks
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +161,16 @@ def test_the_probes_see_whether_the_server_answers(openenv_server: Callable[...,
     assert subprocess.run(line, capture_output=True).returncode != 0
 
 
-def test_the_loop_compiled_in_its_pod_has_the_same_pods(tasks: Templates, tmp_path: Path) -> None:
-    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path)
+def test_the_loop_compiled_in_its_pod_has_the_same_pods(tasks: Templates, source: Path, tmp_path: Path) -> None:
+    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path, source=source)
     for template in graph.tasks:
         registered = tasks[template.id.name]
         assert (template.k8s_pod, template.config) == (registered.k8s_pod, registered.config)
     assert "tasks.rollout.task.rollout" in {t.id.name for t in graph.tasks if t.HasField("k8s_pod")}
 
 
-def test_each_of_several_workers_has_it(tasks: Templates, tmp_path: Path) -> None:
-    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path, workers=2)
+def test_each_of_several_workers_has_it(tasks: Templates, source: Path, tmp_path: Path) -> None:
+    graph = compiled(tasks["workflows.grpo.iterate"], tmp_path, workers=2, source=source)
     found = {template.id.name: template for template in graph.tasks}
     (mapped,) = [template for name, template in found.items() if name.endswith("-arraynode")]
     shard, join = (tasks[f"tasks.rollout.task.{name}"] for name in ("rollout_shard", "join_rollout"))
@@ -182,10 +188,11 @@ def test_each_of_several_workers_has_it(tasks: Templates, tmp_path: Path) -> Non
     assert {node.node.task_node.reference_id.name for node in nodes} == {mapped.id.name} and len(nodes) == 2
 
 
-def test_code_that_is_sent_along_reaches_every_worker() -> None:
+def test_code_that_is_sent_along_reaches_every_worker(source: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SENT_ALONG],
-        env=environment(GRPO_RESOURCES=WITH),
+        cwd=source,
+        env=environment(source),
         capture_output=True,
         text=True,
         check=True,
@@ -202,14 +209,18 @@ def test_code_that_is_sent_along_reaches_every_worker() -> None:
 
 
 def test_only_the_rollout_may_have_it_and_it_serves_an_environment_that_there_is() -> None:
+    def read(role: str, name: str) -> None:
+        known = yaml.safe_load((ROOT / "tasks" / "pods.yaml").read_text())
+        read_roles(yaml.safe_dump(merged(known, {role: {"sidecar": name}})))
+
     with pytest.raises(ValueError) as caught:
-        read_roles('{"training": {"sidecar": "blackjack"}}')
+        read("training", "blackjack")
     assert str(caught.value) == (
-        'GRPO_RESOURCES.training.sidecar is "blackjack"; allowed: null, only the rollout plays in the environment.'
+        'pods.training.sidecar is "blackjack"; allowed: null, only the rollout plays in the environment.'
     )
     with pytest.raises(ValueError, match=r'^environment is "poker"; allowed: blackjack, '):
-        read_roles('{"rollout": {"sidecar": "poker"}}')
-    assert read_roles(WITH)["rollout"].sidecar == "blackjack" and read_roles("")["rollout"].sidecar is None
+        read("rollout", "poker")
+    assert ROLES["rollout"].sidecar is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.8.8"])

@@ -1,6 +1,7 @@
 """Who becomes champion, over a real SQLite file: differences made by hand, and the nights of a schedule."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,24 @@ def test_each_night_has_its_own_seed_and_begins_with_the_champion(run: Run) -> N
     assert begin("a", NIGHT, "tiny", "blackjack", 100, other)[1] == "tiny"
     with pytest.raises(ValueError, match="tasks is 1; allowed: 2 or more"):
         begin("a", NIGHT, "tiny", "blackjack", 1, GrpoConfig())
+
+
+def test_a_night_that_comes_too_late_is_skipped_with_a_sentence(run: Run) -> None:
+    def began(hours: float, allowed: float) -> tuple[str, str, int]:
+        start = datetime.now(UTC) - timedelta(hours=hours)
+        return begin("", start, "tiny", "blackjack", 100, GrpoConfig(), allowed)
+
+    assert began(11.9, 12)[1] == "tiny" == began(300, 0)[1]
+    with pytest.raises(ValueError) as caught:
+        began(26, 12)
+    found = re.fullmatch(
+        r"the night of \d{4}-\d\d-\d\d \d\d:\d\d UTC is skipped, it was due 26\.0 hours ago; "
+        r"allowed: max_delay_hours = 12\.",
+        str(caught.value),
+    )
+    assert found, str(caught.value)
+    with pytest.raises(ValueError, match="max_delay_hours is -1; allowed: 0 or more"):
+        began(0, -1)
 
 
 def test_a_night_that_was_interrupted_goes_on_as_it_began(run: Run) -> None:

@@ -11,9 +11,14 @@ import pytest
 from flyteidl.core.literals_pb2 import LiteralMap
 from flytekit.core import local_cache
 from flytekit.models.literals import LiteralMap as Literals
+from flytekit.types.error.error import FlyteError
 
+from runs import a_run
+from tasks.config import GrpoConfig
 from tasks.launcher import world_size
+from tasks.run.create import another_of_that_name
 from tasks.run.missing import forget_missing
+from tasks.run.task import training_failed
 from tasks.tracking import mlflow_run, registry
 from tasks.tracking.mlflow_store import client
 
@@ -57,6 +62,46 @@ def test_a_run_that_sigterm_ends_is_failed_and_says_so(tmp_path: Path, where: st
     mlflow_run.go_on(uri, run_id)
     assert (
         client(uri).get_run(run_id).info.status == "RUNNING" and "failure" not in client(uri).get_run(run_id).data.tags
+    )
+
+
+@pytest.mark.parametrize("status", ["RUNNING", "FINISHED", "FAILED"])
+def test_the_failure_handler_of_a_cluster_tells_what_no_stage_could(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    run_id = mlflow_run.open_run(uri=uri, name="monday", token="grpo/development/f3a9", parameters={}, tags={})
+    if status == "FAILED":
+        mlflow_run.fail(uri, run_id, "mismatch 0.4")
+    elif status == "FINISHED":
+        client(uri).set_terminated(run_id, status)
+    inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": "", "iterations": 1}
+    inputs |= {"seed": 0, "lag": 0, "config": GrpoConfig()}
+    error = FlyteError(message="[1/1] currentAttempt done.\nOOMKilled", failed_node_id="n2")
+    training_failed.task_function(**inputs, err=error)  # no pod: nothing to tell
+    assert client(uri).get_run(run_id).info.status == status
+    for name, value in (("PROJECT", "grpo"), ("DOMAIN", "development"), ("ID", "f3a9")):
+        monkeypatch.setenv(f"FLYTE_INTERNAL_EXECUTION_{name}", value)
+    training_failed.task_function(**inputs, err=error)
+    found = client(uri).get_run(run_id)
+    told = {"RUNNING": ("FAILED", "OOMKilled"), "FINISHED": ("FINISHED", None), "FAILED": ("FAILED", "mismatch 0.4")}
+    assert (found.info.status, found.data.tags.get("failure")) == told[status]
+
+
+def test_the_same_name_on_a_cluster_is_told_what_goes_on_with_the_other_run(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+
+    def opened(token: str) -> str:
+        return mlflow_run.open_run(uri=uri, name="monday", token=token, parameters={}, tags={})
+
+    first = a_run(uri=uri, run_id=opened("grpo/development/f3a9"), token="grpo/development/f3a9")
+    assert another_of_that_name(first) == ""
+    opened("0c5e")  # of one machine
+    second = a_run(uri=uri, run_id=opened("grpo/development/aa11"), token="grpo/development/aa11")
+    assert another_of_that_name(second) == (
+        "a new run; to go on with monday of execution f3a9 instead: "
+        "flytectl create execution -p grpo -d development --recover f3a9"
     )
 
 

@@ -16,6 +16,7 @@ from flytekit.models.core.workflow import Node
 from flytekit.models.dynamic_job import DynamicJobSpec
 from flytekit.models.literals import BindingData
 from flytekit.models.task import Resources, TaskTemplate
+from flytekit.types.directory import FlyteDirectory
 
 import graphs
 from graphs import loop_inputs, parts, task_name
@@ -207,8 +208,29 @@ def test_ten_thousand_iterations_are_a_chain_of_chains_of_segments() -> None:
     assert part == [(begin, begin + SEGMENT) for begin in range(7500, 10_000, SEGMENT)] and len(part) == 50
     last = Counter(stage for stage, _ in nodes_of(compiled(1, "{}", 9950, 10_000)))
     stages = ("rollout", "score_reference", "compute_advantages", "select_training_batch", "train", "apply_retention")
-    assert last == {**dict.fromkeys(stages, SEGMENT), "evaluate": 7}  # 9952, 9960, … 10,000
-    assert len(whole) + len(part) + sum(last.values()) == 361
+    assert last == {**dict.fromkeys(stages, SEGMENT), "evaluate": 7, "gather_evaluations": 1}  # 9952, 9960, … 10,000
+    assert len(whole) + len(part) + sum(last.values()) == 362
+
+
+def test_graphs_stay_below_the_two_megabytes_that_flyte_reads_back() -> None:
+    # With 10,000 iterations that are all evaluated, and URIs as long as those of a real bucket.
+    config = GrpoConfig.from_dict({"evaluation": {"every": 1}})
+    long = "s3://bucket-of-an-organisation/data/ab/" + "grpo-development-f3a9c2d4e5f6a7b8c9d0-n2-0-dn" * 2
+    gathered = [FlyteDirectory.from_source(f"{long}/evaluations_until/{end:05d}") for end in range(50, 9951, 50)]
+    inputs = loop_inputs(config, begin=9950, end=10_000, iterations=10_000, lag=1, evaluations=gathered)
+    spec = graphs.compiled(inputs).to_flyte_idl()
+    assert spec.ByteSize() < 1_000_000
+    (all_of_them,) = [output.binding for output in spec.outputs if output.var == "evaluations"]
+    assert len(all_of_them.collection.bindings) == 200
+    ends = [of.promise.node_id for of in all_of_them.collection.bindings if of.promise.node_id]
+    (last,) = [node for node in spec.nodes if node.id in ends]
+    assert last.task_node.reference_id.name == "tasks.evaluation.task.gather_evaluations"
+    (made,) = [bound.binding for bound in last.inputs if bound.var == "evaluations"]
+    assert len(made.collection.bindings) == 50
+
+
+def test_a_short_training_keeps_its_evaluations_apart() -> None:
+    assert "gather_evaluations" not in {stage for stage, _ in nodes_of(compiled(0, "{}", 0, SEGMENT))}
 
 
 def nodes_of(spec: DynamicJobSpec) -> list[tuple[str, dict[str, BindingData]]]:
