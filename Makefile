@@ -42,9 +42,20 @@ kill: $(READY) ## small trainings killed anywhere and started again: an hour
 browse: $(READY) ## look at the MLflow UI in a browser; needs Debian's chromium and chromium-driver
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/browser/mlflow_ui.py -s
 
-bench: $(READY) ## packed and padded training; sessions and executions of the interpreter
+bench: $(READY) ## rollout and training beside their parts; packed and padded training; the interpreter
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/floor.py
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/packing.py
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/interpreter.py
+
+# TRL in an environment of its own, over the packages of .venv.
+.peers/ready: $(READY)
+	$(PYTHON) -m venv .peers
+	echo $(CURDIR)/.venv/lib/python3.11/site-packages > .peers/lib/python3.11/site-packages/project.pth
+	.peers/bin/pip install --quiet --no-deps trl==1.16.0
+	touch $@
+
+bench-peers: .peers/ready ## BlackJack trained by TRL and by this project, in turn: half an hour
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/peers.py
 
 schedule: $(READY) ## wall time on a cluster, from the stage times of a run measured here
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/schedule.py
@@ -89,5 +100,5 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 run-tools test rehearse kill browse bench schedule parity \
+.PHONY: help setup run run-smollm2 run-tools test rehearse kill browse bench bench-peers schedule parity \
   lint ui lock images push package

@@ -4,6 +4,7 @@ Axes: R trajectories. A reward of NaN is none: that trajectory was dropped, and 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,12 @@ def has_reward_variance(rewards_R: np.ndarray, group_ids_R: Sequence[str]) -> np
     low_R, high_R, known_R = np.full(len(rewards_R), np.inf), np.full(len(rewards_R), -np.inf), np.isfinite(rewards_R)
     np.minimum.at(low_R, group_R[known_R], rewards_R[known_R])  # at the place of the group's number
     np.maximum.at(high_R, group_R[known_R], rewards_R[known_R])
-    return (high_R - low_R > ROUNDING * np.maximum(np.abs(low_R), np.abs(high_R)))[group_R]
+    return differ(low_R, high_R)[group_R]
+
+
+def differ(low: Any, high: Any) -> Any:
+    """Whether the lowest and the highest reward of a group are different ones: bool of any shape, as both are."""
+    return high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
 
 
 def add_advantages(batch: pa.Table, kind: str = "mean") -> tuple[pa.Table, dict[str, float]]:

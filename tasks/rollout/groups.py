@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.advantage.advantages import has_reward_variance
+from tasks.advantage.advantages import differ
 from tasks.config import RolloutConfig
 from tasks.infrastructure import InfrastructureError
 from tasks.progress import ProgressCallback, no_progress
@@ -104,8 +104,9 @@ class GroupSchedule:
                 yield from (self.job(number, member) for member in range(self.size))
 
     def _judge(self, number: int, rewards: Iterable[float | None]) -> None:
-        rewards_G = np.array(list(rewards), dtype=np.float32)  # as they are on record; None is NaN
-        self.varies[number] = bool(has_reward_variance(rewards_G, [""] * len(rewards_G)).any())
+        on_record = [float(np.float32(reward)) for reward in rewards if reward is not None]
+        known = [reward for reward in on_record if math.isfinite(reward)]
+        self.varies[number] = bool(known) and bool(differ(min(known), max(known)))
 
     def _more_are_needed(self) -> bool:
         """Whether the groups that are being played will probably not do, at the share of variance found so far."""

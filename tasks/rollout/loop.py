@@ -101,7 +101,7 @@ class EpisodeLoop:
 
     def run(self, schedule: Schedule) -> None:
         """Play until the schedule has none left, or enough."""
-        with _rare_garbage_collection():
+        with rare_garbage_collection():
             asyncio.run(self._run(schedule))
 
     async def _run(self, schedule: Schedule) -> None:
@@ -183,7 +183,7 @@ class EpisodeLoop:
 
 
 @contextlib.contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
+def rare_garbage_collection() -> Iterator[None]:
     """Collect reference cycles seldom. The many small objects of episodes would have the collector walk again and again
     through all that torch and vLLM hold: a fifth of a rollout of short episodes."""
     before = gc.get_threshold()
