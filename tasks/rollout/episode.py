@@ -11,8 +11,9 @@ so far as its prompt. A segment never has more tokens than `rollout.max_episode_
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tasks.config import RolloutConfig
 from tasks.environments.interface import Environment, EnvironmentSpec, Episode, Message, Step, Task
@@ -133,13 +134,11 @@ class Player:
     def _is_partial(self, reply: Message) -> bool:
         return self.spec.partial_format is not None and self.spec.partial_format(reply["content"])
 
-    async def _call(self, method: Callable[..., Awaitable[Step]], given: Task | Message) -> Step:
+    async def _call(self, method: Callable[..., Coroutine[Any, Any, Step]], given: Task | Message) -> Step:
         limit = self.config.environment_timeout_s
         async with self.calls:
             try:
-                async with asyncio.timeout(limit):
-                    step = await method(given)
-                return _checked(step)
+                return _checked(await _within(limit, method(given)))
             except TimeoutError:
                 raise EnvironmentFailure(
                     f"{self.spec.name} did not answer a {method.__name__} in {limit:g} s"
@@ -147,6 +146,37 @@ class Player:
             except Exception as error:
                 told = str(error) or type(error).__name__
                 raise EnvironmentFailure(f"{self.spec.name} failed in a {method.__name__}: {told}") from error
+
+
+async def _within(seconds: float, call: Coroutine[Any, Any, Step]) -> Step:
+    """What the call returns, or TimeoutError. A clock is set only where it waits: most environments in this process
+    answer at once."""
+    try:
+        waits_for = call.send(None)
+    except StopIteration as answered:
+        return answered.value
+    async with asyncio.timeout(seconds):
+        return await _Begun(call, waits_for)
+
+
+@dataclass
+class _Begun:
+    """The rest of a coroutine that has run up to the first future that it waits for."""
+
+    call: Coroutine[Any, Any, Step]
+    waits_for: Any
+
+    def __await__(self) -> Generator[Any, Any, Step]:
+        try:
+            while True:
+                try:
+                    sent = yield self.waits_for
+                except BaseException as error:
+                    self.waits_for = self.call.throw(error)
+                else:
+                    self.waits_for = self.call.send(sent)
+        except StopIteration as answered:
+            return answered.value
 
 
 def _checked(step: Step) -> Step:
