@@ -1,5 +1,6 @@
 """What people see of BlackJack: metrics, exact values of the baselines, keys of summary.json, the heat map."""
 
+import asyncio
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 
 from environments.exact_values import exact_value
+from tasks.environments.blackjack.game import Game, shuffled_deck
 from tasks.environments.blackjack.heat_map import HIT, STAND, choice_heat_map
 from tasks.environments.blackjack.language import count_choices
+from tasks.environments.blackjack.optimum import action_values
 from tasks.environments.blackjack.spec import draw_choices
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import Episode, Step, Task
@@ -38,12 +41,46 @@ def test_baselines_come_to_their_exact_values(baseline: str) -> None:
         assert abs(found.metrics[metric].mean - share) < 4 * sqrt(share * (1 - share)) / 64
 
 
-def test_regret_is_against_the_optimum_on_the_same_decks() -> None:
-    optimum, stands = (play_baseline(SPEC, name, TASKS[:500]) for name in ("optimum", "always_stand"))
-    assert measure(SPEC, optimum).metrics["regret"] == Mean(0, 0)
-    gains = [best.reward - other.reward for best, other in zip(optimum, stands, strict=True)]
-    assert measure(SPEC, stands).metrics["regret"].mean == pytest.approx(sum(gains) / 500)
-    assert sum(gain >= 0 for gain in gains) > 450
+@pytest.mark.parametrize("baseline", ["random", "always_stand"])
+def test_regret_is_what_the_moves_give_away_in_expectation(baseline: str) -> None:
+    found = measure(SPEC, play_baseline(SPEC, baseline, TASKS))
+    exact = exact_value("optimum").expected_reward - exact_value(baseline).expected_reward
+    regret = found.metrics["regret"]
+    assert abs(regret.mean - exact) < 4 * regret.ci95 / Z95
+    assert regret.ci95 < found.reward.ci95  # the luck of the cards is not in it
+
+
+def test_the_optimum_has_no_regret() -> None:
+    assert measure(SPEC, play_baseline(SPEC, "optimum", TASKS[:500])).metrics["regret"] == Mean(0, 0)
+
+
+def test_a_reply_that_is_no_move_gives_all_away() -> None:
+    task = TASKS[0]
+    game = Game(shuffled_deck(task.seed))
+    seen = game.observe()
+    first = action_values(seen.player_cards, seen.dealer_card)
+    cut = Episode(task, steps=[Step()], messages=[{"role": "assistant", "content": "I th"}], finish_reason="truncated")
+    unreadable = asyncio.run(_steps(task, ["I think"]))
+    assert measure(SPEC, [cut, cut]).metrics["regret"].mean == pytest.approx(max(first.values()) + 1)
+    assert unreadable[-1].metrics["regret"] == pytest.approx(max(first.values()) + 1)
+
+
+def test_what_was_given_away_before_a_reply_was_cut_short_counts_as_well() -> None:
+    task = next(t for t in TASKS if not Game(shuffled_deck(t.seed)).play("HIT").done)
+    game = Game(shuffled_deck(task.seed))
+    before, after = game.observe(), game.play("HIT")
+    first, second = (action_values(seen.player_cards, seen.dealer_card) for seen in (before, after))
+    said = [{"role": "assistant", "content": word} for word in ("HIT", "I th")]
+    steps = asyncio.run(_steps(task, ["HIT"]))
+    cut = Episode(task, steps=steps, messages=said, finish_reason="truncated")
+    expected = max(first.values()) - first["HIT"] + max(second.values()) + 1
+    assert measure(SPEC, [cut, cut]).metrics["regret"].mean == pytest.approx(expected)
+
+
+async def _steps(task: Task, replies: list[str]) -> list[Step]:
+    environment = SPEC.make()
+    steps = [await environment.reset(task)]
+    return steps + [await environment.step({"role": "assistant", "content": reply}) for reply in replies]
 
 
 def test_a_push_is_not_a_win() -> None:

@@ -2,7 +2,7 @@
 
 from tasks.environments.blackjack.game import Game, Observation, shuffled_deck
 from tasks.environments.blackjack.language import initial_messages, next_messages, parse_move
-from tasks.environments.blackjack.optimum import best_move
+from tasks.environments.blackjack.optimum import action_values
 from tasks.environments.blackjack.spec import LOST
 from tasks.environments.interface import Message, Step, Task
 
@@ -26,15 +26,18 @@ class BlackJack:
         if self._game is None or self.observation is None:
             raise ValueError("no game is open; reset the environment first.")
         move = parse_move(reply["content"], self.thinking)
+        values = action_values(self.observation.player_cards, self.observation.dealer_card)
+        most = max(values.values())
         if move is None:
-            return Step(reward=LOST, done=True, valid=False, metrics={"agreement": 0.0}, note="unreadable")
-        optimal = move == best_move(self.observation.player_cards, self.observation.dealer_card)
+            lost = {"agreement": 0.0, "regret": most - LOST}
+            return Step(reward=LOST, done=True, valid=False, metrics=lost, note="unreadable")
+        optimal = values[move] == most
         self.observation = now = self._game.play(move)
         return Step(
             messages=[] if now.done else next_messages(now),
             reward=now.reward,
             done=now.done,
-            metrics={"agreement": float(optimal)},
+            metrics={"agreement": float(optimal), "regret": most - values[move]},
             note="as the optimum" if optimal else "not the optimum's move",
         )
 

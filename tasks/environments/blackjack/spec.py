@@ -26,7 +26,7 @@ METRICS = (
     Metric("won", "wins", ".1%", headline=True),
     Metric("pushed", "pushes", ".1%"),
     Metric("lost", "losses", ".1%"),
-    Metric("regret", "regret", ".3f", headline=True),
+    Metric("regret", "regret", ".3f", headline=True, total=True),
     Metric("agreement", "agreement with the optimum", ".1%", per="step"),
 )
 
@@ -52,16 +52,36 @@ def outcome(episode: Episode) -> str:
     return "won" if episode.reward > 0 else "pushed" if episode.reward == 0 else "lost"
 
 
-def score(episode: Episode) -> dict[str, float]:
-    """Who won, and the regret: what the optimum gets on the same deck less the episode's reward. A push is no win."""
-    from tasks.environments.blackjack.optimum import optimum_reward
-
+def score(episode: Episode, *, thinking: bool) -> dict[str, float]:
+    """Who won (a push is no win), and the regret."""
     return {
         "won": float(episode.reward > 0),
         "pushed": float(episode.reward == 0),
         "lost": float(episode.reward < 0),
-        "regret": optimum_reward(episode.task.seed) - episode.reward,
+        "regret": regret(episode, thinking),
     }
+
+
+def regret(episode: Episode, thinking: bool) -> float:
+    """The expected reward that an episode's moves gave away, 0 or more; a reply that was cut short gives away all.
+
+    Each move's part is the value of the best one less its own. The mean over episodes estimates the optimum's expected
+    reward less the policy's (the performance difference lemma, Kakade and Langford 2002), without the luck of cards.
+    """
+    from tasks.environments.blackjack.game import Game, shuffled_deck
+    from tasks.environments.blackjack.language import parse_move
+    from tasks.environments.blackjack.optimum import action_values
+
+    given_away = sum(step.metrics.get("regret", 0.0) for step in episode.steps)
+    if episode.finish_reason != "truncated":
+        return given_away
+    game = Game(shuffled_deck(episode.task.seed))
+    replies = [message["content"] for message in episode.messages if message["role"] == "assistant"]
+    for reply, _ in zip(replies, episode.steps[1:], strict=False):  # the last one may have been cut short
+        if move := parse_move(reply, thinking):
+            game.play(move)
+    seen = game.observe()
+    return given_away + max(action_values(seen.player_cards, seen.dealer_card).values()) - LOST
 
 
 def summary(first: Any, last: Any, episodes: int) -> dict[str, Any]:
@@ -141,7 +161,7 @@ def blackjack(*, thinking: bool = False) -> EnvironmentSpec:
         outcome=outcome,
         reward_range=(-1, 1),
         truncated_reward=LOST,
-        score=score,
+        score=partial(score, thinking=thinking),
         baselines=BASELINES,
         details=partial(count_choices, thinking=thinking),
         figures=FIGURES,
