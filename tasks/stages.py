@@ -23,7 +23,7 @@ from tasks.peak_memory import peak_memory, reset_peak
 from tasks.tracking import console, mlflow_run, outbox
 from tasks.tracking.provenance import flyte_execution
 
-CACHE_VERSION = "8"  # changes when a stage gives other results for the same inputs
+CACHE_VERSION = "9"  # changes when a stage gives other results for the same inputs
 STARTED = "started"  # when an iteration's rollout began, seconds since 1970; carried along, never logged
 METRICS = "_metrics.json"  # the underscore hides it from readers of Arrow datasets
 
