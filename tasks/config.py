@@ -76,6 +76,8 @@ class RolloutConfig(Settings, section="rollout"):
         Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$", json_schema_extra=DAY)] | None
     ) = None
     """The day that a chat template with a clock is told. None: the day on which a run began."""
+    curriculum: Flag = False
+    """Tasks are drawn by the share of groups of their kind in the last batches whose rewards differ."""
     truncated: Literal["invalid", "drop"] = "invalid"
     """An episode that a limit ended: "invalid" gets that reward, "drop" teaches nothing."""
     workers: AtLeast1 = 1

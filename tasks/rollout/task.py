@@ -50,7 +50,7 @@ def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: 
         with console.bar(f"rollout {iteration}", "groups") as progress:
             worker = _worker(run, config, policy, iteration, progress)
             batch, _ = worker.play(range(config.max_groups))
-        s.metrics = batch_metrics(batch, worker.play_s, worker.setup_s)
+        s.metrics = {**batch_metrics(batch, worker.play_s, worker.setup_s), **worker.curriculum.metrics}
         s.result = _write(run, batch, policy, iteration)
     return FlyteDirectory(str(s.result))
 
@@ -86,6 +86,7 @@ def join_rollout(
         s.carried = {STARTED: min(times[STARTED] for times in measured)}
         worker = _worker(run, config, policy, iteration)
         batch, s.metrics = join_shards(worker, [read_batch(f) if f else None for f in folders], measured)
+        s.metrics |= worker.curriculum.metrics
         s.result = _write(run, batch, policy, iteration)
     return FlyteDirectory(str(s.result))
 

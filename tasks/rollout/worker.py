@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -11,17 +12,18 @@ import pyarrow as pa
 
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
-from tasks.environments.interface import EnvironmentSpec
+from tasks.environments.interface import EnvironmentSpec, Task
 from tasks.environments.scripted import annotated
 from tasks.policy.chat import open_chat
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
 from tasks.records import Sample, to_table
+from tasks.rollout.curriculum import Curriculum
 from tasks.rollout.engine import open_engine
 from tasks.rollout.episode import SampledEpisode, Segment
 from tasks.rollout.groups import GroupSchedule
 from tasks.rollout.loop import EpisodeLoop, Job
-from tasks.seeds import derived_seed, training_index
+from tasks.seeds import derived_seed
 
 
 @dataclass
@@ -38,6 +40,11 @@ class RolloutWorker:
     setup_s: float = 0.0  # seconds until the engine was open
     play_s: float = 0.0  # seconds that episodes took since
 
+    @cached_property
+    def curriculum(self) -> Curriculum:
+        """What draws the tasks."""
+        return Curriculum.read(self.policy) if self.config.curriculum else Curriculum()
+
     def play(self, numbers: Sequence[int], known: pa.Table | None = None) -> tuple[pa.Table, int]:
         """Play the groups `numbers` until `config.groups` of the first ones have reward variance.
 
@@ -47,10 +54,13 @@ class RolloutWorker:
         spec = get_environment(self.environment, self.config.environment_options, thinking=self.config.thinking)
         size, rows_of = self.config.group_size, rows_by_group(known)
 
+        @lru_cache(maxsize=1)  # one for all members of a group: some take long to make
+        def task(number: int) -> Task:
+            return self.curriculum.task(spec, self.run_seed, self.iteration, number)
+
         def job(number: int, member: int) -> Job:
-            task = spec.task("train", training_index(self.run_seed, self.iteration, number))
             key = number * size + member
-            return Job(task, key, lambda turn: derived_seed("reply", self.run_seed, self.iteration, key, turn))
+            return Job(task(number), key, lambda turn: derived_seed("reply", self.run_seed, self.iteration, key, turn))
 
         rewards = known["reward"].to_pylist() if known else []
         schedule = GroupSchedule(

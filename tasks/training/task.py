@@ -48,6 +48,7 @@ def train(
     from tasks.lineage.records import source_of
     from tasks.lineage.training import record_training
     from tasks.records import read_batch
+    from tasks.rollout import curriculum
     from tasks.tracking import console
     from tasks.training.ranks import is_first, leave
     from tasks.training.train import next_policy
@@ -75,6 +76,8 @@ def train(
             s.metrics["train/tokens_per_s"] = config.training.epochs * tokens / s.metrics["time/train_s"]
             s.metrics |= {**training_batch.metrics, **iteration_seconds(sampled, s.metrics["time/train_s"])}
             carry_on(before, target, tables[-1], {**sampled, **s.metrics}, iteration)
+            if config.rollout.curriculum:
+                curriculum.record(target, tables)
             trained_on = {source_of(batch): folder for batch, folder in zip(batches, folders, strict=True)}
             record_training(run, target, source_of(policy), trained_on, training_batch.group_ids)
             show_iteration(run, iteration + 1, {**sampled, **s.metrics})

@@ -13,7 +13,6 @@ from openenv.cli._validation import validate_running_environment
 
 from tasks.environments.calculator.environment import shared
 from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, refuse, value
-from tasks.environments.calculator.spec import calculator
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment
 from tasks.environments.interface import Step
@@ -167,7 +166,7 @@ def test_worked_examples_stand_before_the_question() -> None:
 )
 def test_options_that_cannot_be_are_refused(options: dict, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:
-        calculator(**options)
+        get_environment("calculator", options)
     assert sentence in str(caught.value)
 
 

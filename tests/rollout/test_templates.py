@@ -3,15 +3,15 @@
 import itertools
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from objectives import objective
+from rollout.scripted_engine import ScriptedEngine
 from rollouts import sample_batch
 from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
@@ -21,7 +21,6 @@ from tasks.environments.scripted import play_baseline
 from tasks.policy.chat import Chat, open_chat
 from tasks.policy.checkpoint import write_manifest
 from tasks.reference.score import score_batch
-from tasks.rollout.engine import Completion
 from tasks.rollout.episode import SampledEpisode
 from tasks.rollout.loop import EpisodeLoop
 from tasks.rollout.play import TaskSchedule
@@ -85,39 +84,10 @@ def qwen3_policy(policies: Callable[[str], Path]) -> Path:
     return folder
 
 
-class ScriptedEngine:
-    """Stands in for the policy: says `words` and HIT in the first two turns of an episode, and STAND in the third."""
-
-    def __init__(self, chat: Chat, words: str):
-        self.chat, self.words = chat, words
-        self.seen: dict[int, list[tuple[list[int], list[int]]]] = defaultdict(list)  # by episode: prompt, reply
-        self.answers: dict[str, Completion] = {}
-
-    def add(self, prompt: Sequence[int], *, seed: int, **_: Any) -> str:
-        text = self.words + ("HIT" if len(self.seen[seed]) < 2 else "STAND")
-        # Letter by letter: in more tokens than the tokenizer would take for the text.
-        ids = [t for letter in text for t in self.chat.tokenizer.encode(letter, add_special_tokens=False)]
-        ids.append(self.chat.end_id)
-        self.seen[seed].append((list(prompt), ids))
-        request = f"{seed}-{len(self.seen[seed])}"
-        self.answers[request] = Completion(ids, [-0.5] * len(ids), truncated=False)
-        return request
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.answers)
-
-    def step(self) -> list[tuple[str, Completion]]:
-        answers, self.answers = self.answers, {}
-        return list(answers.items())
-
-    def abort(self, requests: Any) -> None:
-        assert not list(requests)
-
-
 def played(policy: Path, thinking: bool, words: str) -> tuple[list[SampledEpisode], ScriptedEngine, Chat]:
     chat, spec = Chat(policy, thinking), get_environment("blackjack", thinking=thinking)
-    engine, config = ScriptedEngine(chat, words), CONFIG.replace(max_tokens=64, max_episode_tokens=1024)
+    engine = ScriptedEngine(chat, lambda turn: words + ("HIT" if turn < 2 else "STAND"))
+    config = CONFIG.replace(max_tokens=64, max_episode_tokens=1024)
     schedule = TaskSchedule([spec.task("train", seed) for seed in range(24)], config, lambda n, turn: n, lambda e: None)
     EpisodeLoop(engine, chat, spec, "", config, 1.0).run(schedule)  # pyright: ignore[reportArgumentType]
     return [schedule.episodes[n] for n in range(24)], engine, chat  # type: ignore[misc]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rollout.scripted_engine import ScriptedEngine
 from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import Step
@@ -17,7 +18,6 @@ from tasks.interpreter.interface import Execution
 from tasks.policy.chat import Chat
 from tasks.policy.checkpoint import write_manifest
 from tasks.policy.tool_formats import FORMATS, ToolCall
-from tasks.rollout.engine import Completion
 from tasks.rollout.episode import SampledEpisode
 from tasks.rollout.loop import EpisodeLoop
 from tasks.rollout.play import TaskSchedule
@@ -25,35 +25,6 @@ from tasks.rollout.worker import rows
 
 TEMPLATES = Path(__file__).parents[1] / "policy" / "templates"
 CONFIG = RolloutConfig(max_tokens=256, max_turns=4, max_episode_tokens=4096)
-
-
-class Scripted:
-    """Stands in for the policy: gives these replies in turn, letter by letter: in more tokens than a text needs."""
-
-    def __init__(self, chat: Chat, replies: Sequence[str]):
-        self.chat, self.replies = chat, replies
-        self.seen: list[tuple[list[int], list[int]]] = []  # prompt, reply
-        self.answers: dict[str, Completion] = {}
-
-    def add(self, prompt: Sequence[int], *, stop: Sequence[str] = (), **_: Any) -> str:
-        text = self.replies[len(self.seen)]
-        ids = [t for letter in text for t in self.chat.tokenizer.encode(letter, add_special_tokens=False)]
-        if not any(text.endswith(end) for end in stop):
-            ids.append(self.chat.end_id)
-        self.seen.append((list(prompt), ids))
-        self.answers[str(len(self.seen))] = Completion(ids, [-0.5] * len(ids), truncated=False)
-        return str(len(self.seen))
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.answers)
-
-    def step(self) -> list[tuple[str, Completion]]:
-        answers, self.answers = self.answers, {}
-        return list(answers.items())
-
-    def abort(self, requests: Any) -> None:
-        assert not list(requests)
 
 
 @pytest.fixture
@@ -69,10 +40,10 @@ def policy(tiny_policy: Path, tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def played(folder: Path, replies: Sequence[str], **options: Any) -> tuple[SampledEpisode, Scripted, Chat, Any]:
+def played(folder: Path, replies: Sequence[str], **options: Any) -> tuple[SampledEpisode, ScriptedEngine, Chat, Any]:
     spec = get_environment("calculator", {"numbers": 2, "maximum": 9, **options})
     chat = Chat(folder, tools=spec.tools)
-    engine = Scripted(chat, replies)
+    engine = ScriptedEngine(chat, lambda turn: replies[turn])
     schedule = TaskSchedule([spec.task("train", 0)], CONFIG, lambda n, turn: n, lambda e: None)
     EpisodeLoop(engine, chat, spec, "", CONFIG, 1.0).run(schedule)  # pyright: ignore[reportArgumentType]
     return schedule.episodes[0], engine, chat, spec  # type: ignore[return-value]
@@ -88,7 +59,7 @@ def test_the_output_is_in_the_prompt_and_not_in_the_loss(
     if stop and format != "tool_call":
         call += "\n"  # with which the call ends
     episode, engine, chat, spec = played(policy(template), [call, "ANSWER 42"], format=format, stop=stop)
-    ((first, said), (second, answered)) = engine.seen
+    ((first, said), (second, answered)) = engine.seen[0]
     ((segment,)) = episode.segments
     between = second[len(first) + len(said) :]
     assert second == first + said + between  # the call's tokens as sampled, whatever a tokenizer would make of its text
@@ -153,9 +124,9 @@ def test_a_sandbox_that_is_gone_drops_the_episode(policy: Callable[[str], Path])
         get_environment("calculator"), local=lambda: ToolUse(lambda task: exercise, options, Full)
     )
     chat, config = Chat(policy("tiny")), CONFIG.replace(max_error_share=1.0)
-    engine = Scripted(chat, ["PY 1", "PY 1"])
+    engine = ScriptedEngine(chat, lambda turn: "PY 1")
     schedule = TaskSchedule([spec.task("train", 0)], config, lambda n, turn: n, lambda e: None)
     EpisodeLoop(engine, chat, spec, "", config, 1.0).run(schedule)  # pyright: ignore[reportArgumentType]
     episode = schedule.episodes[0]
-    assert (episode.finish_reason, episode.reward, len(engine.seen)) == ("error", 0.0, 2)  # it was tried once more
+    assert (episode.finish_reason, episode.reward, len(engine.seen[0])) == ("error", 0.0, 2)  # it was tried once more
     assert episode.error == "calculator failed in a step: the sandbox was unavailable: no room"

@@ -4,11 +4,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from tasks.environments.catalog import get_environment
 from tasks.records import read_batch
+from tasks.rollout.curriculum import Curriculum
+from tasks.stages import read_metrics
 from tasks.tracking.mlflow_store import client
 
 SETTINGS = {
-    "rollout": {"environment_options": {"numbers": 2, "maximum": 9}, "max_tokens": 12},
+    "rollout": {"environment_options": {"numbers": 3, "maximum": 9}, "max_tokens": 12, "curriculum": True},
     "evaluation": {"tasks": 64},
     "tiny": {"cold_start_steps": 80, "drill_steps": 0},
 }
@@ -28,6 +31,15 @@ def test_its_calls_are_in_rows_report_and_traces(train: Callable[..., Path], hom
         assert dict(row["metrics"]).get("tool_calls", 0.0) == len(calls) or row["finish_reason"] == "truncated"
         assert all(json.loads(call["arguments"])["code"] or call["name"] for call in calls)
     assert called > 10
+    # The second batch has the tasks that the record beside the first policy decides, and says so.
+    batch, metrics = run / "trajectories" / "00001", read_metrics(run / "rollouts" / "00001")
+    spec = get_environment("calculator", SETTINGS["rollout"]["environment_options"])  # type: ignore[arg-type]
+    curriculum = Curriculum.read(run / "policies" / "00001")
+    assert curriculum.weights.keys() <= {"2 numbers", "3 numbers"} and curriculum.weights
+    assert curriculum.metrics == {name: metrics[name] for name in curriculum.metrics}
+    rows = read_batch(batch).to_pylist()
+    expected = {row["group_id"]: curriculum.task(spec, 0, 1, int(row["group_id"][-5:])).id for row in rows}
+    assert {row["group_id"]: row["task_id"] for row in rows} == expected
     mlflow = client(f"sqlite:///{home / 'runs' / 'mlflow.db'}")
     experiment = mlflow.get_run(found["mlflow_run_id"]).info.experiment_id
     spans = [span for trace in mlflow.search_traces([experiment], "tags.run = 'tools'") for span in trace.data.spans]

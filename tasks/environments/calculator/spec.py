@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tasks.environments.calculator.expressions import Arithmetic
@@ -54,29 +55,17 @@ def calculator(
     maximum: int = 999,
     operators: str = "+-",
     calls: int = 1,
-    tool: bool = True,
-    format: str = "line",
-    malformed: str = "answer",
-    stop: bool = False,
     examples: int = 0,
-    timeout_s: float = 2.0,
-    interpreter: str = "local",
+    tools: ToolOptions = ToolOptions(format="line", stop=False, timeout_s=2.0, output=64),
 ) -> EnvironmentSpec:
     """2 to `numbers` numbers up to `maximum`; with `calls` = 2 an expression needs two calls. The prompt has this many
-    worked `examples`. The others are ToolOptions."""
+    worked `examples`."""
     arithmetic = Arithmetic(numbers=numbers, maximum=maximum, operators=operators, calls=calls)
-    options = ToolOptions(
-        tool=tool,
-        format=format,
-        malformed=malformed,
-        stop=stop,
-        calls=calls,
-        timeout_s=timeout_s,
-        output=64,
-        interpreter=interpreter,
-    )
+    options, tool = replace(tools, calls=calls), tools.tool
     require(examples in range(EXAMPLES + 1), "examples", examples, f"0 to {EXAMPLES}")
-    players = Players(arithmetic, tool, lambda code: FORMATS[format].render(ToolCall(PYTHON.name, {"code": code})))
+    players = Players(
+        arithmetic, tool, lambda code: FORMATS[options.format].render(ToolCall(PYTHON.name, {"code": code}))
+    )
 
     def local() -> Environment:
         from tasks.environments.calculator.environment import Calculator

@@ -63,48 +63,31 @@ def coding(
     difficulty: Any = None,
     path: str = "",
     reward: str = "tests",
-    tool: bool = False,
-    format: str = "tool_call",
-    malformed: str = "answer",
-    calls_a_turn: int = 1,
-    calls: int = 4,
-    timeout_s: float = 5.0,
-    output: int = 2000,
-    interpreter: str = "local",
+    tools: ToolOptions = ToolOptions(tool=False),
 ) -> EnvironmentSpec:
     """Coding. `problems` is generated, humaneval (for evaluation only) or file, a JSONL file at `path`.
 
     `families` and `difficulty` choose among the generated ones; `reward` is the share of tests passed ("tests"), or 1
-    where all pass and 0 else ("all"). With `tool` code can be tried before the answer; all from it on are ToolOptions.
+    where all pass and 0 else ("all"). With a tool code can be tried before the answer.
     """
     require(reward in REWARDS, "reward", reward, ", ".join(REWARDS))
     fenced = "tool_call, line: a fenced block is the answer"
-    require(not tool or format != "python", "format", format, fenced)
+    require(not tools.tool or tools.format != "python", "format", tools.format, fenced)
     # A grading may take three times as long and some more, and the rollout waits a minute for an answer.
-    require(not timeout_s > MOST_S, "timeout_s", timeout_s, f"up to {MOST_S:g} s")
-    options = ToolOptions(
-        tool=tool,
-        format=format,
-        malformed=malformed,
-        calls_a_turn=calls_a_turn,
-        calls=calls,
-        timeout_s=timeout_s,
-        output=output,
-        interpreter=interpreter,
-    )
+    require(not tools.timeout_s > MOST_S, "timeout_s", tools.timeout_s, f"up to {MOST_S:g} s")
     source = ProblemSource(problems, families, difficulty, path)
 
     def local() -> Environment:
         from tasks.environments.coding.environment import Coding
 
-        return Coding(source, options, reward == "all")
+        return Coding(source, tools, reward == "all")
 
     return EnvironmentSpec(
         name="coding",
         task=source.task,
         local=local,
         partial_format=is_partial,
-        metrics=(*METRICS, *TOOL_METRICS) if tool else METRICS,
+        metrics=(*METRICS, *TOOL_METRICS) if tools.tool else METRICS,
         outcome=outcome,
         parts=parts,
         score=score,
@@ -112,7 +95,7 @@ def coding(
         test_tasks=source.test_tasks,
         baselines={"reference_solution": reference_solution, "empty_answer": empty_answer},
         defaults=DEFAULTS,
-        **tool_fields(options),
+        **tool_fields(tools),
     )
 
 

@@ -44,19 +44,12 @@ def maths(
     difficulty: int | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
-    tool: bool = True,
-    format: str = "tool_call",
-    malformed: str = "answer",
-    calls_a_turn: int = 1,
-    calls: int = 4,
-    timeout_s: float = 5.0,
-    output: int = 2000,
-    interpreter: str = "local",
+    tools: ToolOptions = ToolOptions(),
 ) -> EnvironmentSpec:
     """Maths. `datasets` are names of reasoning-gym, or a mapping of names to weights.
 
     `difficulty` is a level of their curricula, from 0; `parameters` are settings of a data set, by its name; another
-    `seed` gives other tasks. All from `tool` on are ToolOptions.
+    `seed` gives other tasks.
     """
     weights = _weights(datasets)
     is_level = difficulty is None or (type(difficulty) is int and difficulty >= 0)
@@ -66,16 +59,6 @@ def maths(
         require(name in weights, "parameters", name, f"the chosen data sets, {', '.join(weights)}")
     if find_spec("reasoning_gym") is None or find_spec("math_verify") is None:
         raise ValueError('maths needs the packages reasoning-gym and math-verify: pip install "flyte-grpo[maths]".')
-    options = ToolOptions(
-        tool=tool,
-        format=format,
-        malformed=malformed,
-        calls_a_turn=calls_a_turn,
-        calls=calls,
-        timeout_s=timeout_s,
-        output=output,
-        interpreter=interpreter,
-    )
     items = Items(difficulty, parameters or {})
     if difficulty is not None or parameters:
         for name in weights:
@@ -90,21 +73,21 @@ def maths(
     def local() -> Environment:
         from tasks.environments.maths.environment import Maths
 
-        return Maths(items, options)
+        return Maths(items, tools)
 
     return EnvironmentSpec(
         name="maths",
         task=task,
         local=local,
         partial_format=lambda reply: "<answer>" in reply,
-        metrics=(*METRICS, *TOOL_METRICS) if tool else METRICS,
+        metrics=(*METRICS, *TOOL_METRICS) if tools.tool else METRICS,
         outcome=outcome,
         score=lambda episode: {"success": float(episode.reward == 1)},  # also of what a limit ended
         parts=lambda task: [task.data["dataset"]],
         reward_range=(0, 1),
         baselines={"known_answer": known_answer, "no_answer": no_answer},
         defaults=DEFAULTS,
-        **tool_fields(options),
+        **tool_fields(tools),
     )
 
 
