@@ -13,15 +13,23 @@ from packages import BIN, ROOT
 from servers import CLEAN, mlflow_over
 from small import SMALL
 
+TOOLS = {  # a policy that calls its tool in a third of the episodes
+    **SMALL,
+    "rollout": {**SMALL["rollout"], "environment_options": {"numbers": 2, "maximum": 9}, "max_tokens": 12},
+    "tiny": {**SMALL["tiny"], "cold_start_steps": 80, "drill_steps": 0},
+}
+
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs to look at: RUNS, or that of a small training made for this, with a champion."""
+    """The folder of the runs to look at: RUNS, or that of small trainings made for this, the last one with a champion."""
     given = os.environ.get("RUNS", "")
     if given:
         return Path(given).absolute()
     home = tmp_path_factory.mktemp("home")
     for line in (
+        ["grpo.py", "grpo", "--run_name", "tools", "--iterations", "1", "--environment", "calculator"]
+        + ["--config", json.dumps(TOOLS)],
         ["grpo.py", "grpo", "--run_name", "monday", "--iterations", "3", "--config", json.dumps(SMALL)],
         ["promotion.py", "promote", "--model", "grpo-blackjack", "--version", "1"],
     ):

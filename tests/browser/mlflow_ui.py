@@ -163,6 +163,23 @@ def test_a_trace_shows_an_episode_turn_by_turn(page: Page) -> None:
     assert_in_order(text, ["Inputs", *messages, "Outputs", reply])
 
 
+def test_the_trace_of_a_tool_episode_has_its_code_and_output(page: Page) -> None:
+    found = page.client.search_traces([page.run.info.experiment_id], "tags.outcome = 'right after a call'")
+    if not found:
+        found = page.client.search_traces([page.run.info.experiment_id], "tags.outcome = 'wrong after a call'")
+    assert found, "no run there has an episode with a call of the calculator"
+    episode = found[0]
+    root, *spans = sorted(episode.data.spans, key=lambda span: (span.start_time_ns, span.parent_id is not None))
+    (tool,) = [span for span in spans if span.span_type == "TOOL"]
+    route = f"/experiments/{page.run.info.experiment_id}/runs/{episode.info.trace_metadata['mlflow.sourceRun']}"
+    text = page.open(f"{route}/traces?selectedEvaluationId={episode.info.trace_id}", [root.name, "finish_reason"])
+    assert_in_order(text, ["Spans", root.name, "turn 1", tool.name, "turn 2"])
+    page.browser.find_element(By.XPATH, f"//*[text()='{tool.name}']").click()
+    text = page.wait([tool.inputs["code"], tool.outputs])
+    page.save("tool")
+    assert_in_order(text, ["Inputs", tool.inputs["code"], "Outputs", tool.outputs])
+
+
 def assert_in_order(text: str, wanted: Sequence[str]) -> None:
     """All of `wanted` are lines of the text, one after another."""
     lines = iter(text.splitlines())

@@ -4,11 +4,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tasks.config import RolloutConfig
 from tasks.environments.catalog import get_environment
+from tasks.evaluation.compare import FILE, Comparison
 from tasks.records import read_batch
 from tasks.rollout.curriculum import Curriculum
 from tasks.stages import read_metrics
 from tasks.tracking.mlflow_store import client
+from workflows.evaluation import compare
 
 SETTINGS = {
     "rollout": {"environment_options": {"numbers": 3, "maximum": 9}, "max_tokens": 12, "curriculum": True},
@@ -45,3 +50,24 @@ def test_its_calls_are_in_rows_report_and_traces(train: Callable[..., Path], hom
     spans = [span for trace in mlflow.search_traces([experiment], "tags.run = 'tools'") for span in trace.data.spans]
     tools = [span for span in spans if span.span_type == "TOOL"]
     assert tools and all(span.name == "python" and span.outputs for span in tools)
+
+
+def test_one_policy_is_compared_with_itself_without_the_tool(
+    train: Callable[..., Path], home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = home / "runs" / "tools"
+    if not run.exists():
+        train("tools", environment="calculator", config=SETTINGS)
+    policy, without = str(run / "policies" / "00002"), {"environment_options": {"tool": False}}
+    given = {"policy": policy, "other": policy, "tasks": 100, "environment": "calculator"}
+    config = RolloutConfig.from_dict(SETTINGS["rollout"])
+    folder = Path(compare(**given, config=config, other_config=RolloutConfig.from_dict(without)))
+    found = Comparison.from_json((folder / FILE).read_text())
+    assert found.policy == found.other and found.tasks == 100
+    ours, other = found.results["policy"], found.results["other"]
+    assert ours.metrics["tool_calls"].mean > 0 and "tool_calls" not in other.metrics
+    assert found.difference == pytest.approx(ours.reward.mean - other.reward.mean)
+    assert found.in_words in " ".join(capfd.readouterr().out.split())
+    assert Path(compare(**given, config=config)) != folder  # both with the tool
+    with pytest.raises(ValueError, match="other_config makes other tasks; allowed: settings that change how the same"):
+        compare(**given, config=config, other_config=RolloutConfig(environment_options={"numbers": 2}))
