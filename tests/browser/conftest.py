@@ -22,14 +22,14 @@ TOOLS = {  # a policy that calls its tool in a third of the episodes
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs to look at: RUNS, or that of small trainings made for this, the last one with a champion."""
+    """The folder of the runs to look at: RUNS, or that of small trainings made for this, the last with a champion."""
     given = os.environ.get("RUNS", "")
     if given:
         return Path(given).absolute()
     home = tmp_path_factory.mktemp("home")
+    tools = ["--run_name", "tools", "--iterations", "1", "--environment", "calculator"]
     for line in (
-        ["grpo.py", "grpo", "--run_name", "tools", "--iterations", "1", "--environment", "calculator"]
-        + ["--config", json.dumps(TOOLS)],
+        ["grpo.py", "grpo", *tools, "--config", json.dumps(TOOLS)],
         ["grpo.py", "grpo", "--run_name", "monday", "--iterations", "3", "--config", json.dumps(SMALL)],
         ["promotion.py", "promote", "--model", "grpo-blackjack", "--version", "1"],
     ):
