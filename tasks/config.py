@@ -98,6 +98,11 @@ class RolloutConfig(Settings, section="rollout"):
     """GiB of memory for vLLM's attention states on a CPU."""
     gpu_memory_utilization: Share = 0.9
     """Share of a GPU's memory that vLLM may take."""
+    seeds: Literal["auto", "request", "engine"] = "auto"
+    """What chance depends on: "request" gives each reply a seed, "engine" draws all replies from one stream, which a
+    GPU does for a batch at once. "auto": by the request on a CPU, by the engine on a GPU."""
+    tensor_parallel: AtLeast1 = 1
+    """GPUs that share the weights of vLLM."""
     dtype: Dtype = "float32"
     """Of weights and activations in vLLM."""
 
@@ -256,6 +261,8 @@ class EvaluationConfig(Settings, section="evaluation"):
     """Test tasks an evaluation; all that there are, where the environment has fewer."""
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
     """Which test tasks."""
+    comparison: Literal["fixed", "sequential"] = "fixed"
+    """Of a retraining: plays all its tasks, or stops as soon as the new policy is surely better."""
 
 
 class RetentionConfig(Settings, section="retention"):
@@ -264,9 +271,12 @@ class RetentionConfig(Settings, section="retention"):
     last: Annotated[
         Whole, Field(ge=3, json_schema_extra={"allowed": "3 or more, a stage that is repeated may need so many"})
     ] = 3
-    """Newest versions, with their trainer states; a run goes on from these."""
+    """Newest versions, with their trainer states; a run goes on from these. With lag n at least n + 2."""
     every: AtLeast1 = 1
     """Also each policy whose version is a multiple of this; policy 0 and those evaluated always."""
+    nights: AtLeast0 = 0
+    """Retrainings of a model that stay whole on one machine. Of older ones policies, trainer states and trajectories
+    go, but what an alias of the registry names; 0: all stay."""
 
 
 MODEL_NAME = "letters, digits, dots, dashes and underscores, or null for grpo-<environment>"
@@ -312,6 +322,32 @@ class TinyPolicyConfig(Settings, section="tiny"):
         return self
 
 
+PER_POD = 8  # as many as lie between two evaluations by default
+
+
+class ClusterConfig(Settings, section="cluster"):
+    """How a cluster shares a training out among pods; no result depends on it."""
+
+    iterations_per_pod: AtLeast0 | None = None
+    """Iterations, rollout to train, that one pod does with engine and trainer warm; 0: a pod for each stage. None: 8
+    where one pod can, with lag 0, one worker and one rank."""
+
+    def per_pod(self, config: "GrpoConfig", lag: int) -> int:
+        """Iterations that one pod does, 0 for pods apart. Raises ValueError where one pod cannot."""
+        rollout, ranks = config.rollout, config.training.ranks
+        several = {
+            "rollout.workers": rollout.workers,
+            "rollout.tensor_parallel": rollout.tensor_parallel,
+            "training.ranks": ranks,
+        }
+        needed = [f"lag {lag}"] if lag else []
+        needed += [f"{name} {value}" for name, value in several.items() if value > 1]
+        given = self.iterations_per_pod
+        allowed = f"0 or null with {' and '.join(needed)}, which want pods apart"
+        require(not (given and needed), "cluster.iterations_per_pod", given, allowed)
+        return (0 if needed else PER_POD) if given is None else given
+
+
 class GrpoConfig(Settings):
     """All settings of a training, one record a stage."""
 
@@ -322,6 +358,7 @@ class GrpoConfig(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     retention: RetentionConfig = RetentionConfig()
     tracking: TrackingConfig = TrackingConfig()
+    cluster: ClusterConfig = ClusterConfig()
     tiny: TinyPolicyConfig = TinyPolicyConfig()
 
     def resolved(self, defaults: Mapping[str, Any] = {}) -> Self:
@@ -341,8 +378,8 @@ class GrpoConfig(Settings):
         return self.model_validate(values)
 
     def on_one_rank(self) -> Self:
-        """The same settings, as far as they decide what comes out: with a training on one rank."""
-        return self.replace(training=self.training.on_one_rank())
+        """The same settings, as far as they decide what comes out: with a training on one rank, wherever it runs."""
+        return self.replace(training=self.training.on_one_rank(), cluster=ClusterConfig())
 
 
 class Run(Settings, section="run"):

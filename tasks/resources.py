@@ -69,13 +69,14 @@ class Roles(Settings, section="pods", source=FILE):
     policy: Pod
     rollout: Pod
     training: Pod
+    warm: Pod
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for role, asked in self:
             if asked.sidecar is not None:
-                allowed = "null, only the rollout plays in the environment"
-                require(role == "rollout", f"pods.{role}.sidecar", asked.sidecar, allowed)
+                allowed = "null, only the rollout and a warm pod play in the environment"
+                require(role in ("rollout", "warm"), f"pods.{role}.sidecar", asked.sidecar, allowed)
                 get_environment(asked.sidecar)
         return self
 

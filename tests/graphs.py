@@ -25,6 +25,7 @@ from tasks.buffer.task import TrainingBatch
 from tasks.config import GrpoConfig
 from tasks.environments.catalog import get_environment
 from tasks.resources import IMAGES, ROLES, pod
+from tasks.warm.task import warm_iterations as warm
 from workflows.grpo import grpo, iterate
 
 NAMES = ImageConfig.from_images("registry.invalid/none:1", {n: f"registry.invalid/{n}:1" for n in IMAGES})
@@ -92,7 +93,8 @@ class Node:
     after: frozenset[str]  # nodes that must end before this one begins
     reads: Mapping[str, int]  # folders and outputs of other nodes, by input
     gpus: int = 0
-    share: float = 1.0  # of the stage's work: a map over four shards is four nodes with a quarter each
+    # Of the stage's work: a map over four shards is four nodes with a quarter each, a warm pod does several iterations.
+    share: float = 1.0
 
 
 def unrolled(config: GrpoConfig, *, iterations: int, lag: int) -> list[Node]:
@@ -113,11 +115,12 @@ def _nodes(
         task, bound = getattr(importlib.import_module(module), stage), {b.var: b.binding for b in node.inputs}
         reads = {var: count for var, binding in bound.items() if (count := sum(map(_is_read, parts(binding))))}
         width = len(bound["shard"].collection.bindings) if node.array_node else 1
+        size = bound["end"].scalar.primitive.integer - bound["begin"].scalar.primitive.integer if task is warm else 1
         names = [prefix + node.id] if width == 1 else [f"{prefix}{node.id}-{i}" for i in range(width)]
         number = counts[stage]
         counts[stage] += 1
         for name in names:
-            yield Node(name, stage, number, _role(task), after, reads, _gpus(node, task), 1 / width)
+            yield Node(name, stage, number, _role(task), after, reads, _gpus(node, task), size / width)
         ends[node.id] = frozenset(names)
         if task is iterate:
             limits = {name: bound[name].scalar.primitive.integer for name in ("begin", "end") if bound[name].scalar}

@@ -162,7 +162,7 @@ def whole(record: Settings) -> None:
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
     assert complaint(GrpoConfig, {"trainin": {}}) == (
         'config has an unknown key "trainin" (did you mean "training"?); '
-        "allowed: rollout, algorithm, buffer, training, evaluation, retention, tracking, tiny."
+        "allowed: rollout, algorithm, buffer, training, evaluation, retention, tracking, cluster, tiny."
     )
     nested = complaint(GrpoConfig, {"training": {"learningrate": 1}})
     assert nested.startswith(

@@ -44,7 +44,7 @@ def retrain(
             package.module of a module with a SPEC.
         environment_url: URL of a running OpenEnv server. Default: the environment runs in the rollout process.
         iterations: Policy versions to train.
-        lag: 0 samples rollout v from policy v; 1 from policy v-1, so that both can run at once on a cluster.
+        lag: 0 samples rollout v from policy v; n from v-n, so that on a cluster n rollouts run beside a training.
         tasks: Fresh test tasks of the comparison; 0 plays as many as the environment says.
         config: All settings of the stages, as JSON or the path of a JSON or YAML file; see tasks/config.py.
         max_delay_hours: A start time that is longer ago is skipped; 0 takes any.

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tasks.config import RolloutConfig, require
+from tasks.environments.interface import Episode
 from tasks.evaluation.evaluate import TaskSet, play_baselines
 from tasks.evaluation.metrics import ended, mean_of, measure
 from tasks.evaluation.records import Results
+from tasks.evaluation.sequential import ENOUGH, evidence, reward_range
 from tasks.folders import atomic_directory
 from tasks.json_records import Record
 from tasks.policy.checkpoint import read_manifest
 
 FILE = "comparison.json"
+ROUND = 1024  # tasks between two looks of a sequential comparison
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,26 @@ class Comparison(Record):
     better: int  # tasks on which the policy got more than the other
     worse: int
     same: int
+    evidence: float | None = None  # of a sequential comparison, see sequential.py; None: of a fixed number of tasks
     results: dict[str, Results] = field(default_factory=dict)  # of "policy" and "other"
     baselines: dict[str, Results] = field(default_factory=dict)
 
     @property
     def surely_better(self) -> bool:
-        """Whether the whole interval is above 0: for two equal policies that happens in 2.5 % of the comparisons."""
+        """Whether the whole interval is above 0, or the evidence is enough: for two equal policies that happens in
+        2.5 % of the comparisons, or in at most so many."""
+        if self.evidence is not None:
+            return self.evidence >= ENOUGH
         return self.difference - self.difference_ci95 > 0
 
     @property
     def in_words(self) -> str:
         """`+0.0311 ±0.0076 an episode on 10,000 tasks (better on 912, worse on 601, the same on 8,487)`"""
+        found = "" if self.evidence is None else f", evidence {self.evidence:.3g} of {ENOUGH:g} needed"
         counts = f"better on {self.better:,}, worse on {self.worse:,}, the same on {self.same:,}"
-        return f"{self.difference:+.4f} ±{self.difference_ci95:.4f} an episode on {self.tasks:,} tasks ({counts})"
+        return (
+            f"{self.difference:+.4f} ±{self.difference_ci95:.4f} an episode on {self.tasks:,} tasks ({counts}){found}"
+        )
 
 
 def paired(policy: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float | int]:
@@ -66,6 +76,12 @@ def paired(policy: Mapping[str, float], other: Mapping[str, float]) -> dict[str,
     return {"difference": mean.mean, "difference_ci95": mean.ci95, **counts}
 
 
+def evidence_of(policy: Mapping[str, float], other: Mapping[str, float], between: tuple[float, float]) -> float:
+    """The most evidence that there was after any task, in the order in which they were played."""
+    gains = [reward - other[task] for task, reward in policy.items() if task in other]
+    return float(evidence(gains, between[1] - between[0]).max(initial=1.0))
+
+
 def check_tasks(tasks: int, seed: int = 0) -> None:
     """Raise ValueError for a number of tasks, or a seed of an evaluation or a larger `fresh_seed`, that cannot be."""
     require(tasks == 0 or tasks >= 2, "tasks", tasks, "2 or more, or 0 for the environment's own number")
@@ -79,8 +95,13 @@ def compare_into(
     rollout: RolloutConfig,
     task_set: TaskSet,
     other_rollout: RolloutConfig | None = None,
+    *,
+    sequential: bool = False,
 ) -> Comparison:
     """Play the same test tasks with both policies, 0 for as many as the environment says; write FILE into `folder`.
+
+    A `sequential` comparison plays ROUND of them at a time, until one of the policies is surely better or all are
+    played.
 
     The other policy plays with `other_rollout`, if it is given: without the tool, say. Raises ValueError where that
     makes other tasks.
@@ -92,13 +113,26 @@ def compare_into(
     if task_set.choose(task_set.spec(other_rollout)) != tasks:
         raise ValueError("other_config makes other tasks; allowed: settings that change how the same tasks are played.")
     sides = {"policy": (policy, rollout), "other": (other, other_rollout)}
-    played = {name: task_set.play(of, settings, tasks) for name, (of, settings) in sides.items()}
-    rewards = [{episode.task.id: episode.reward for episode in ended(episodes)} for episodes in played.values()]
+    played: dict[str, list[Episode]] = {name: [] for name in sides}
+    rewards: list[dict[str, float]] = [{}, {}]
+    found: float | None = None
+    for start in range(0, len(tasks), ROUND if sequential else len(tasks)):
+        now = tasks[start : start + ROUND] if sequential else tasks
+        for (name, (of, settings)), by_task in zip(sides.items(), rewards, strict=True):
+            episodes = task_set.play(of, settings, now)
+            played[name] += episodes
+            by_task |= {episode.task.id: episode.reward for episode in ended(episodes)}
+        if sequential:
+            found = so_far = evidence_of(rewards[0], rewards[1], reward_range(spec, task_set.environment))
+            if so_far >= ENOUGH:
+                break
+    task_set = replace(task_set, tasks=len(played["policy"]))
     comparison = Comparison(
         policy=read_manifest(policy).digest,
         other=read_manifest(other).digest,
         seed=task_set.seed,
         **paired(*rewards),  # type: ignore[arg-type]
+        evidence=found,
         results={name: measure(task_set.spec(sides[name][1]), episodes) for name, episodes in played.items()},
         baselines=play_baselines(task_set, rollout),  # type: ignore[arg-type]  # settings have a hash
     )

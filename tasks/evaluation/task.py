@@ -159,7 +159,8 @@ def compare_in_run(
         console.stage(f"comparison of policy {version} with policy 0 on fresh test tasks")
         folder = stage_folder(run, "comparisons", version)
         task_set = TaskSet(run.environment, tasks, fresh_seed(run.name, run.seed), run.environment_url)
-        compare_into(folder, policy, Path(other.download()), config.rollout, task_set)
+        sequential = config.evaluation.comparison == "sequential"
+        compare_into(folder, policy, Path(other.download()), config.rollout, task_set, sequential=sequential)
     return FlyteDirectory(str(folder))
 
 

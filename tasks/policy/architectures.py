@@ -104,12 +104,12 @@ def check_head_size(config: Mapping[str, Any]) -> None:
         _check(torch.accelerator.is_available(), "head_dim", size, allowed)
 
 
-def check_shares(config: Mapping[str, Any], tensor_parallel: int) -> None:
-    """Raise ValueError where a policy's heads cannot be divided evenly among so many ranks."""
+def check_shares(config: Mapping[str, Any], tensor_parallel: int, section: str = "training") -> None:
+    """Raise ValueError where a policy's heads cannot be divided evenly among so many ranks, or GPUs of vLLM."""
     heads, keys = config["num_attention_heads"], kv_heads(config)
     allowed = f"a divisor of the policy's {heads} attention heads and {keys} heads of keys and values"
     fits = heads % tensor_parallel == keys % tensor_parallel == 0
-    require(fits, "training.tensor_parallel", tensor_parallel, allowed)
+    require(fits, f"{section}.tensor_parallel", tensor_parallel, allowed)
 
 
 def _check(fine: bool, key: str, given: object, allowed: str) -> None:

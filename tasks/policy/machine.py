@@ -9,10 +9,10 @@ from typing import Any
 
 import psutil
 
-from tasks.config import RolloutConfig, TrainingConfig
+from tasks.config import GrpoConfig, RolloutConfig, TrainingConfig
 from tasks.launcher import world_size
 from tasks.policy import refuse
-from tasks.policy.memory import GIB, cache_bytes, generator_role, scorer_role, training_role
+from tasks.policy.memory import GIB, cache_bytes, expected, generator_role, scorer_role, training_role
 from tasks.settings import require
 
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -47,8 +47,33 @@ def check_cache(config_json: Mapping[str, Any], rollout: RolloutConfig, *, gpu: 
 def check_generator(policy: Path, rollout: RolloutConfig) -> None:
     """Raise ValueError when a new engine for `policy` does not fit beside what this process already has."""
     config_json, gpu = json.loads((policy / "config.json").read_text()), gpu_bytes()
+    check_gpus(rollout)
     check_cache(config_json, rollout, gpu=gpu)
     check_room({"generator": sum(generator_role(config_json, rollout, gpu=gpu))}, policy)
+
+
+def fitted_beside_trainer(policy: Path, config: GrpoConfig) -> GrpoConfig:
+    """The settings of a process that both samples and trains, with the share of a GPU that a trainer leaves to vLLM.
+
+    vLLM sleeps while the trainer works, but not the other way round: what the trainer holds has to fit beside it.
+    Raises ValueError where the two do not fit.
+    """
+    config_json, gpu = json.loads((policy / "config.json").read_text()), gpu_bytes()
+    if not gpu:
+        check_cache(config_json, config.rollout, gpu=gpu)
+        check_room(expected(config_json, config), policy)
+        return config
+    training = training_role(config_json, config.training, config.rollout.max_tokens)
+    held = training.resident
+    if config.algorithm.kl_coefficient:
+        held += scorer_role(config_json, config.training, config.rollout.max_tokens).resident
+    check_room({"held by the trainer": held, "working": training.working}, policy)
+    share = min(config.rollout.gpu_memory_utilization, math.floor(100 * (gpu - held) / gpu) / 100 - 0.05)
+    weights = generator_role(config_json, config.rollout.replace(gpu_memory_utilization=1.0), gpu=1).resident
+    if share <= 0 or weights > 0.9 * share * gpu:
+        takes = f", whose trainer holds {held / GIB:.1f} GiB and whose generator {weights / GIB:.1f}"
+        refuse(policy, takes, f"both on one GPU of {gpu / GIB:.1f} GiB, {LESS}, or cluster.iterations_per_pod 0")
+    return config.replace(rollout=config.rollout.replace(gpu_memory_utilization=share))
 
 
 def check_trainer(policy: Path, training: TrainingConfig, *, scores_only: bool = False) -> None:
@@ -68,6 +93,15 @@ def check_ranks(training: TrainingConfig) -> None:
     gpus, ranks = torch.cuda.device_count(), training.ranks // training.nodes
     allowed = f"at most {gpus} on each of training.nodes = {training.nodes}, a GPU for every rank"
     require(ranks <= gpus or gpus == 0, "training.ranks", training.ranks, allowed)
+
+
+def check_gpus(rollout: RolloutConfig) -> None:
+    """Raise ValueError where this machine has less GPUs than are to share the generator."""
+    import torch
+
+    gpus = max(1, torch.cuda.device_count())
+    allowed = f"at most {gpus}, a GPU for each share of the weights"
+    require(rollout.tensor_parallel <= gpus, "rollout.tensor_parallel", rollout.tensor_parallel, allowed)
 
 
 def listed(needs: Mapping[str, float]) -> str:

@@ -109,13 +109,14 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
     """vLLM: weights with an output head of their own, and the attention cache.
 
     On top come the logits of what is sampled at once and a block's activations of the prompts, or the next version's
-    weights while they are read. Of a GPU of `gpu` bytes it takes its share, and more weights than that do not fit.
+    weights while they are read. Of a GPU of `gpu` bytes it takes its share, and more weights than that do not fit; of
+    several GPUs each has its part of the weights.
     """
     of = Sizes(config)
     weights = (parameters(config) + of.tied * of.embeddings) * BYTES[rollout.dtype]
     if gpu:
         share = rollout.gpu_memory_utilization
-        return Role(resident=max(share * gpu, weights / share), working=0)
+        return Role(resident=max(share * gpu, weights / rollout.tensor_parallel / share), working=0)
     logits = SAMPLED_LOGITS * min(REQUESTS, rollout.concurrent_episodes) * config["vocab_size"] * FLOAT32
     prompts = max(PREFILLED, config["max_position_embeddings"])
     prefill = prompts * (3 * of.hidden + 4 * of.dim) * BYTES[rollout.dtype]

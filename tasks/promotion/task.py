@@ -18,9 +18,10 @@ from tasks.folders import run_folder
 from tasks.infrastructure import recoverable
 from tasks.json_files import read_record
 from tasks.policy.named import find
+from tasks.promotion.nights import retire
 from tasks.promotion.retraining import begin, decide
 from tasks.resources import pod
-from tasks.run import ending
+from tasks.run import ending, names
 from tasks.settings import require
 from tasks.stages import stage
 from tasks.tracking import console, mlflow_run, registry
@@ -48,6 +49,8 @@ def begin_retraining(
 ) -> Beginning:
     """Start from the champion, or from `policy` while there is none, with a seed that no other start time has."""
     start = None if start_time.timestamp() == 0 else start_time
+    if is_here():
+        names.take_retraining(registry.model_name(config.tracking.model, environment))
     with recoverable():
         return Beginning(*begin(run_name, start, policy, environment, tasks, config, max_delay_hours))
 
@@ -91,7 +94,18 @@ def decide_promotion(
         path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
         path.write_text(json.dumps(decision, indent=1) + "\n")
         console.stage(decision["why"])
+        if is_here():
+            model = decision["model"]
+            in_use = registry.uris_in_use(run.tracking_uri, model)
+            if retired := retire(model, config.retention.nights, in_use):
+                console.stage(f"retired by retention.nights = {config.retention.nights}: {', '.join(retired)}")
     return FlyteFile(str(path))
+
+
+def is_here() -> bool:
+    """Whether this is a retraining on one machine."""
+    state = FlyteContextManager.current_context().execution_state
+    return state is not None and state.is_local_execution()
 
 
 @task(**pod("cpu"))

@@ -31,7 +31,7 @@ class Completion:
 class Engine:
     """vLLM with the weights of one policy directory at a time. Requests are added; `step` samples for all of them."""
 
-    def __init__(self, policy: Path, config: RolloutConfig):
+    def __init__(self, policy: Path, config: RolloutConfig, seed: int = 0):
         _set_environment(config)
         import torch
         from vllm.platforms import current_platform
@@ -50,17 +50,20 @@ class Engine:
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,  # nothing else holds them
         )
-        self.digest = ""
+        self.digest, self.on_gpu = "", torch.cuda.is_available()
+        self.seed_each = config.seeds == "request" or (config.seeds == "auto" and not self.on_gpu)
         self.requests = 0  # so far: their ids
         self.tied = bool(json.loads((policy / "config.json").read_text()).get("tie_word_embeddings", False))
         self.llm = LLM(
             model=str(policy),
             dtype=config.dtype,  # pyright: ignore[reportArgumentType]
-            seed=0,
+            seed=seed,
+            tensor_parallel_size=config.tensor_parallel,
             max_num_seqs=1024,
             max_model_len=config.max_episode_tokens,  # None: the model's own
             gpu_memory_utilization=config.gpu_memory_utilization,
-            enforce_eager=True,
+            enforce_eager=not self.on_gpu,  # CUDA graphs where they can be
+            enable_sleep_mode=self.on_gpu,
             disable_log_stats=True,
             use_tqdm_on_load=False,
             # Groups share their first prompt, all episodes its beginning; but only whole blocks are shared, and a CPU's
@@ -99,9 +102,9 @@ class Engine:
     ) -> str:
         """Ask for a completion; returns the request's id. A string of `stop` ends it as `end_ids` do, and is in it.
 
-        Each request has a seed of its own, so that what is sampled does not depend on what else is. A temperature of 0
-        is greedy. The whole distribution is sampled from, no top-k and no top-p: the trainer's ratio needs the
-        log-probability of what was really drawn.
+        Where each request has a seed of its own, what is sampled does not depend on what else is; a GPU samples such
+        requests one by one. A temperature of 0 is greedy. The whole distribution is sampled from, no top-k and no
+        top-p: the trainer's ratio needs the log-probability of what was really drawn.
         """
         self.requests += 1
         request, texts = str(self.requests), {}
@@ -111,7 +114,11 @@ class Engine:
             request,
             {"type": "token", "prompt_token_ids": list(prompt)},  # pyright: ignore[reportArgumentType]
             self.settings(
-                temperature=temperature, max_tokens=max_tokens, seed=seed, stop_token_ids=list(end_ids), **texts
+                temperature=temperature,
+                max_tokens=max_tokens,
+                seed=seed if self.seed_each else None,
+                stop_token_ids=list(end_ids),
+                **texts,
             ),
         )
         return request
@@ -131,6 +138,16 @@ class Engine:
     def abort(self, requests: Iterable[str]) -> None:
         """Give up requests that nobody waits for any more."""
         self.llm.llm_engine.abort_request(list(requests))
+
+    def sleep(self) -> None:
+        """Move the weights to the machine's memory and drop the attention cache, where there is a GPU."""
+        if self.on_gpu and not self.llm.llm_engine.is_sleeping():
+            self.llm.sleep(level=1)
+
+    def wake_up(self) -> None:
+        """The opposite."""
+        if self.on_gpu and self.llm.llm_engine.is_sleeping():
+            self.llm.wake_up()
 
     def close(self) -> None:
         """Give back the attention cache, which would stay even when nothing refers to the engine any more."""
@@ -164,17 +181,28 @@ def _set_environment(config: RolloutConfig) -> None:
 _warm: dict[str, Engine] = {}
 
 
-def open_engine(policy: Path, config: RolloutConfig) -> Engine:
-    """The engine with the weights of `policy`: the warm one where all but the weights is the same, else a new one."""
+def sleep() -> None:
+    """Give the GPU's memory back until `open_engine`, to a trainer in the same process; nothing to do on a CPU."""
+    for engine in _warm.values():
+        engine.sleep()
+
+
+def open_engine(policy: Path, config: RolloutConfig, seed: int = 0) -> Engine:
+    """The engine with the weights of `policy`: the warm one where all but the weights is the same, else a new one.
+
+    The stream of chance of a new one begins with `seed`.
+    """
     manifest = read_manifest(policy)
     shape = settings_digest(policy)
     settings = [config.dtype, config.kv_cache_gib, config.gpu_memory_utilization, config.max_episode_tokens]
+    settings += [config.seeds, config.tensor_parallel]
     key = json.dumps([shape, *settings])
     if key not in _warm:
         for old in _warm.values():  # one at a time: each holds its share of the memory
             old.close()
         _warm.clear()
         machine.check_generator(policy, config)
-        _warm[key] = Engine(policy, config)
+        _warm[key] = Engine(policy, config, seed)
+    _warm[key].wake_up()
     _warm[key].load(policy, manifest.digest)
     return _warm[key]

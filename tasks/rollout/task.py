@@ -3,6 +3,7 @@
 import functools
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,22 @@ from tasks.config import RolloutConfig, Run
 from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, METRICS, STARTED, read_metrics, shard_context, stage, stage_folder
 
+Call = Callable[[Any], Callable[..., Any]]  # from a task to what is called in its place
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tasks.rollout.worker import RolloutWorker
 
 
-def sampled(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> Any:
-    """The nodes that sample one batch of trajectories from `policy`, by one worker or by several and a join."""
+def sampled(
+    run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int, call: Call = lambda task: task
+) -> Any:
+    """The nodes that sample one batch of trajectories from `policy`, by one worker or by several and a join; for one
+    worker what `call` makes of its task."""
     given = {"run": run, "config": config, "policy": policy, "iteration": iteration}
     if config.workers == 1:
-        return rollout(**given)
+        return call(rollout)(**given)
     shards = shards_of(config.workers, config.shards_needed)(shard=list(range(config.workers)), **given)
     return join_rollout(shards=shards, **given)
 

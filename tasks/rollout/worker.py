@@ -73,7 +73,8 @@ class RolloutWorker:
         )
         if not schedule.enough:
             began = time.perf_counter()
-            engine = open_engine(self.policy, self.config)
+            seed = derived_seed("engine", self.run_seed, self.iteration, numbers[0], bits=31)
+            engine = open_engine(self.policy, self.config, seed)
             chat = open_chat(self.policy, self.config.thinking, spec.tools, self.config.date)
             loop = EpisodeLoop(engine, chat, spec, self.url, self.config, self.config.temperature)
             opened = time.perf_counter()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tasks.config import GrpoConfig, RolloutConfig, Run
 from tasks.environments.catalog import get_environment
 from tasks.environments.check import check_environment, first_messages
+from tasks.evaluation.sequential import reward_range
 from tasks.folders import RUNS, atomic_directory, file_name, remove_leftovers, run_folder
 from tasks.json_files import read_object
 from tasks.policy import hub, machine, named
@@ -46,7 +47,7 @@ def check_inputs(
     check("run_name", re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", inputs["run_name"]) is not None, allowed)
     check("iterations", inputs["iterations"] >= 1, "1 or more")
     check("seed", 0 <= inputs["seed"] < 2**31, "0 to 2147483647")
-    check("lag", lag in (0, 1), "0 or 1")
+    check("lag", 0 <= lag <= 1000, "0 or more")
     policy, url = inputs["policy"], inputs["environment_url"]
     if here:
         check_folder(RUNS.absolute())
@@ -57,8 +58,16 @@ def check_inputs(
     config = resolve(config, inputs["environment"], url, here=here)
     allowed = f"{lag} or more with lag {lag}, every batch is that old when it is trained on"
     require(config.buffer.max_age >= lag, "buffer.max_age", config.buffer.max_age, allowed)
+    last = max(config.retention.last, lag + 2)  # a rollout samples from a version so old
+    if config.evaluation.comparison == "sequential":
+        options, thinking = config.rollout.environment_options, config.rollout.thinking
+        reward_range(get_environment(inputs["environment"], options, thinking=thinking), inputs["environment"])
+    per_pod = config.cluster.per_pod(config, lag)
+    cluster, retention = config.cluster.replace(iterations_per_pod=per_pod), config.retention.replace(last=last)
+    config = config.replace(cluster=cluster, retention=retention)
     known = known or shape(config.tiny)
     check_shares(known, config.training.tensor_parallel)
+    check_shares(known, config.rollout.tensor_parallel, "rollout")
     check_length(known, config.rollout)
     if folder is not None:
         check_episode(folder, policy, config.rollout, inputs["environment"], url, here=here)
@@ -161,6 +170,7 @@ def check_memory(
     if here:
         require(config.training.nodes == 1, "training.nodes", config.training.nodes, "1 on a single machine")
         machine.check_ranks(config.training)
+        machine.check_gpus(config.rollout)
         machine.check_room(needs, policy)
         machine.check_cache(config_json, config.rollout, gpu=gpu)
     return needs

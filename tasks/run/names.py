@@ -13,9 +13,24 @@ _held: dict[Path, int] = {}  # names that this process has, until it ends: descr
 
 def take(name: str) -> None:
     """Take the name of a run for this process. Raises ValueError where another one has it: which, and since when."""
-    path = (RUNS / ".names" / name).absolute()
+    if said := _holder((RUNS / ".names" / name).absolute()):
+        allowed = "another run_name, or the same command once that has ended"
+        raise ValueError(f'run_name is "{name}", which {said} has; allowed: {allowed}.')
+
+
+def take_retraining(model: str) -> None:
+    """Take the retraining of a model for this process. Raises ValueError where another night is still at it."""
+    if said := _holder((RUNS / ".names" / f".retraining-{model}").absolute()):
+        allowed = (
+            "one retraining of a model at a time on a machine; this one ends here, and the next start is as planned"
+        )
+        raise ValueError(f"{model} is retrained by {said.rstrip(',')}; allowed: {allowed}.")
+
+
+def _holder(path: Path) -> str:
+    """Lock a file for this process until it ends; the process that has it, and since when, where that is another."""
     if path in _held:
-        return
+        return ""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -23,14 +38,14 @@ def take(name: str) -> None:
     except BlockingIOError:
         said = os.read(descriptor, 1000).decode() or "another process"
         os.close(descriptor)
-        allowed = "another run_name, or the same command once that has ended"
-        raise ValueError(f'run_name is "{name}", which {said} has; allowed: {allowed}.') from None
+        return said
     except OSError:
         pass  # a file system without locks
     os.ftruncate(descriptor, 0)
     since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since},".encode(), 0)
     _held[path] = descriptor
+    return ""
 
 
 def take_new(name: str) -> str:

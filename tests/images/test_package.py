@@ -44,6 +44,7 @@ CACHED = {
     "tasks.rollout.task.rollout": ROLLOUT,
     "tasks.rollout.task.rollout_shard": ROLLOUT,
     "tasks.training.task.train": TRAINING,
+    "tasks.warm.task.warm_iterations": ("rollout", "8", "96Gi", "200Gi", "1", "", "16Gi", 3, 86400, True),
 }
 PREPARATION = ["tasks.run.task.create_run", "tasks.policy.task.initial_policy", "workflows.grpo.iterate"]
 NEVER_CACHED = {
@@ -250,7 +251,7 @@ def test_the_loop_compiled_in_its_pod_asks_for_the_same_pods(
     ("given", "sentence"),
     [
         ("{", "tasks/pods.yaml is no YAML "),
-        ("3", "tasks/pods.yaml is 3; allowed: a YAML mapping of roles: cpu, graph, policy, rollout, training."),
+        ("3", "tasks/pods.yaml is 3; allowed: a YAML mapping of roles: cpu, graph, policy, rollout, training, warm."),
         ("cpu: {image: cpu, cpu: 1, mem: 1Gi, disk: 1Gi}", "pods.graph is missing."),
         (
             {"trainer": {}},

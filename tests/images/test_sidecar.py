@@ -216,7 +216,7 @@ def test_only_the_rollout_may_have_it_and_it_serves_an_environment_that_there_is
     with pytest.raises(ValueError) as caught:
         read("training", "blackjack")
     assert str(caught.value) == (
-        'pods.training.sidecar is "blackjack"; allowed: null, only the rollout plays in the environment.'
+        'pods.training.sidecar is "blackjack"; allowed: null, only the rollout and a warm pod play in the environment.'
     )
     with pytest.raises(ValueError, match=r'^environment is "poker"; allowed: blackjack, '):
         read("rollout", "poker")

@@ -118,6 +118,8 @@ def test_bytes_of_a_generator() -> None:
 
     assert generator_role(SMALL, rollout, gpu=80 * GIB).resident == pytest.approx(72 * GIB)
     too_large = generator_role(QWEN25, rollout.replace(gpu_memory_utilization=0.1), gpu=20 * GIB)
+    shared = generator_role(QWEN25, rollout.replace(gpu_memory_utilization=0.1, tensor_parallel=2), gpu=20 * GIB)
+    assert shared.resident == pytest.approx(too_large.resident / 2)
     assert too_large.resident == pytest.approx((1_543_714_304 + 151936 * 1536) * 2 / 0.1)  # more than the 20 GiB
 
 

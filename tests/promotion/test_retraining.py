@@ -100,6 +100,15 @@ def test_better_than_a_champion_of_yesterday_is_not_enough(run: Run) -> None:
     assert client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags["promotion"] == found["why"]
 
 
+def test_better_than_a_champion_that_was_demoted_meanwhile_is_not_enough(run: Run) -> None:
+    for version in (1, 2):
+        registry.promote(run.tracking_uri, MODEL, version, "")
+    registry.demote(run.tracking_uri, MODEL)  # while version 3 was trained from version 2
+    found = decide(run, registry.find(run.tracking_uri, f"models:/{MODEL}/3"), compared("cc", "bb", won=30, lost=0))
+    assert not found["promoted"] and number(run) == 1
+    assert found["why"].startswith(f"version 1 of {MODEL} stays champion, it became so meanwhile")
+
+
 def test_each_night_has_its_own_seed_and_begins_with_the_champion(run: Run) -> None:
     def began(name: str, start: datetime | None) -> tuple[str, str, int]:
         return begin(name, start, "tiny", "blackjack", 100, GrpoConfig())

@@ -27,16 +27,18 @@ LOST = -9  # the status of a process that was killed
 
 @dataclass(frozen=True)
 class Case:
-    """A training: how long, and by how many workers its episodes are played."""
+    """A training: how long, by how many workers its episodes are played, and how many iterations one pod does."""
 
     iterations: int
     workers: int = 1
+    per_pod: int = 0
 
     @property
     def config(self) -> dict[str, Any]:
         """What `--config` gets."""
         shared = {"workers": self.workers} if self.workers > 1 else {}
-        return {**SMALL, "rollout": {**SMALL["rollout"], **shared}}
+        pods = {"iterations_per_pod": self.per_pod}
+        return {**SMALL, "rollout": {**SMALL["rollout"], **shared}, "cluster": pods}
 
     def on(self, cluster: Cluster, name: str) -> LiteralMap:
         """Train on the cluster, in an execution of that name."""

@@ -48,7 +48,8 @@ def decision(cluster: Cluster, outputs: LiteralMap, scratch: Path) -> dict:
 
 
 def weights(cluster: Cluster, scratch: Path) -> bytes:
-    """Those that the last night on the cluster trained."""
-    trained = [done for done in cluster.done if done.task == "tasks.training.task.train"][-1]
-    folder = cluster.storage.fetch(uri_of(trained.outputs.literals["policy"]), scratch / "policy")
+    """Those that the last night on the cluster trained, in a warm pod as by default."""
+    trained = [done for done in cluster.done if done.task == "tasks.warm.task.warm_iterations"][-1]
+    (policy,) = trained.outputs.literals["policies"].collection.literals
+    folder = cluster.storage.fetch(uri_of(policy), scratch / "policy")
     return (folder / "model.safetensors").read_bytes()

@@ -49,5 +49,7 @@ def value(data: BindingData, results: Mapping[str, LiteralMap]) -> Literal:
     if kind == "map":
         return Literal(map=literals({key: value(part, results) for key, part in data.map.bindings.items()}))
     assert kind == "promise", kind
-    assert not data.promise.attr_path, "no graph of this project reads a part of an output"
-    return results[data.promise.node_id].literals[data.promise.var]
+    found = results[data.promise.node_id].literals[data.promise.var]
+    for step in data.promise.attr_path:  # the number of a part of a list
+        found = found.collection.literals[step.int_value]
+    return found

@@ -55,6 +55,17 @@ def test_seeds_decide_what_is_sampled(tiny_policy: Path) -> None:
     assert [c.token_ids for c in other] != [c.token_ids for c in first]
 
 
+def test_one_stream_of_chance_for_all_requests(newborn_policy: Path) -> None:
+    config = CONFIG.replace(seeds="engine")
+    engine = open_engine(newborn_policy, config, seed=3)
+    first, second = sample(engine), sample(engine)
+    assert [c.token_ids for c in first] != [c.token_ids for c in second]  # the stream goes on, whatever the seeds
+    trainer = Trainer(newborn_policy, TRAINING, temperature=1.0, schedule_steps=1)
+    assert gap(trainer, first) <= 1e-4 and gap(trainer, second) <= 1e-4
+    open_engine(newborn_policy, CONFIG)
+    assert sample(open_engine(newborn_policy, config, seed=3)) == first  # and begins anew with an engine
+
+
 def test_what_else_is_sampled_does_not_matter(newborn_policy: Path) -> None:
     engine = open_engine(newborn_policy, CONFIG)
     together = sample(engine)

@@ -50,7 +50,8 @@ COMPARE = [
 ]
 RETRAIN = [
     (["--iterations", "0"], "iterations is 0", "1 or more"),
-    (["--lag", "3"], "lag is 3", "0 or 1"),
+    (["--lag", "-1"], "lag is -1", "0 or more"),
+    (["--lag", "5"], "buffer.max_age is 4", "5 or more with lag 5"),
     (["--tasks", "1"], "tasks is 1", "2 or more, or 0"),
     (["--run_name", "a b"], 'run_name is "a b"', "letters, digits, dots, dashes and underscores"),
     (["--policy", "nowhere"], 'policy is "nowhere", which is no directory', CHECKPOINT),

@@ -94,6 +94,92 @@ def test_with_lag_one_a_rollout_runs_beside_the_training_before() -> None:
         assert ("rollout", v) not in found.before(("train", v - 1))
 
 
+@pytest.mark.parametrize("lag", [2, 3])
+def test_with_lag_n_that_many_rollouts_run_side_by_side(lag: int) -> None:
+    found = graph(lag=lag, config='{"retention": {"last": 5}}')
+    for v in range(ITERATIONS):
+        assert trained_before(found, v) == set(range(v - lag))
+        assert found.inputs["train", v]["sampler"] == found.inputs["rollout", v]["policy"]
+        assert found.inputs["rollout", v]["policy"] == ([(("train", v - lag - 1), "policy")] if v > lag else [])
+        beside = range(v + 1, min(v + lag + 1, ITERATIONS))  # once train v - 1 has made policy v
+        for one in beside:
+            assert trained_before(found, one) <= set(range(v))
+            assert not {("rollout", other) for other in beside} & found.before(("rollout", one))
+
+
+WARM = '{"cluster": {"iterations_per_pod": 3}, "evaluation": {"every": 2}, "retention": {"every": 10}}'
+
+
+def test_a_warm_pod_does_several_iterations_and_evaluations_run_beside_the_next() -> None:
+    spec = compiled(0, WARM, 0, 8)
+    stages = Counter(stage for stage, _ in nodes_of(spec))
+    # 3, 3 and 2 iterations; policies 0, 2, 4, 6 and 8; what the second and the third pod leave unused.
+    assert stages == {"warm_iterations": 3, "evaluate": 5, "apply_retention": 2}
+    pods, parts_of = [], {}
+    for node in spec.nodes:
+        stage = task_name(node).rsplit(".", 1)[1]
+        bound = {b.var: b.binding for b in node.inputs}
+        if stage == "warm_iterations":
+            pods.append(node.id)
+            begin, end = (bound[name].scalar.primitive.integer for name in ("begin", "end"))
+            parts_of[stage, len(pods)] = (begin, end, set(node.upstream_node_ids))
+            if len(pods) > 1:
+                assert part(bound["policy"]) == (pods[-2], "policies", 2)
+                assert part(bound["state"]) == (pods[-2], "states", 2)
+                reach = [part(of) for of in bound["batches"].collection.bindings][-3:]
+                assert reach == [(pods[-2], "batches", number) for number in range(3)]
+        elif stage == "evaluate" and bound["version"].scalar.primitive.integer == 0:
+            continue
+        elif stage == "evaluate":
+            parts_of[stage, bound["version"].scalar.primitive.integer] = part(bound["policy"])
+        else:
+            parts_of[stage, len(pods)] = [part(of) for of in bound["folders"].collection.bindings]
+    first, second, third = pods
+    assert [parts_of["warm_iterations", n] for n in (1, 2, 3)] == [
+        (0, 3, set()),
+        (3, 6, {first}),
+        (6, 8, {first, second}),
+    ]
+    assert {v: parts_of["evaluate", v] for v in (2, 4, 6, 8)} == {
+        2: (first, "policies", 1),
+        4: (second, "policies", 0),
+        6: (second, "policies", 2),
+        8: (third, "policies", 1),
+    }
+    # Of versions 1 to 3, once version 6 is there, and of 4 and 5 after 8: all states, and the policies not evaluated.
+    assert parts_of["apply_retention", 2] == [
+        *((first, "states", 0), (first, "policies", 0)),
+        (first, "states", 1),
+        *((first, "states", 2), (first, "policies", 2)),
+    ]
+    assert parts_of["apply_retention", 3] == [(second, "states", 0), (second, "states", 1), (second, "policies", 1)]
+
+
+def part(binding: BindingData) -> tuple[str, str, int]:
+    """The node, its output and the number in that list, which a binding names."""
+    promise = binding.to_flyte_idl().promise or binding.to_flyte_idl().union.promise
+    (step,) = promise.attr_path
+    return promise.node_id, promise.var, step.int_value
+
+
+@pytest.mark.parametrize(
+    ("config", "lag", "pods"),
+    [("{}", 0, 8), ("{}", 1, 0), (WORKERS, 0, 0), ('{"training": {"ranks": 2}}', 0, 0), (WARM, 0, 3)],
+)
+def test_one_pod_does_eight_iterations_where_it_can(config: str, lag: int, pods: int) -> None:
+    settings = GrpoConfig.from_dict(json.loads(config))
+    assert settings.cluster.per_pod(settings, lag) == pods
+
+
+def test_what_wants_pods_apart_is_refused_with_a_warm_pod() -> None:
+    settings = GrpoConfig.from_dict({**json.loads(WARM), **json.loads(WORKERS)})
+    with pytest.raises(ValueError) as caught:
+        settings.cluster.per_pod(settings, 1)
+    assert str(caught.value) == (
+        "cluster.iterations_per_pod is 3; allowed: 0 or null with lag 1 and rollout.workers 4, which want pods apart."
+    )
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_training_continues_the_last_one_and_is_given_the_sampler(lag: int) -> None:
     found = graph(lag=lag)

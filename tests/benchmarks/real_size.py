@@ -1,0 +1,144 @@
+"""The shapes of Qwen2.5-1.5B-Instruct on the CPU: two iterations with adapters, their memory beside the estimate.
+
+    make rehearse-1.5b                                       # 22 GiB of memory, 16 GB of disk, a while
+
+The config is the model's own, the weights are random and in bfloat16, the tokenizer is that of `tiny` with Qwen's chat
+template: what is learned means nothing. At last the policy is read again from its shards, with its tied head, and the
+adapter is opened by PEFT.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors import safe_open
+
+from tasks.config import GrpoConfig, TinyPolicyConfig, TrainingConfig
+from tasks.environments.catalog import get_environment
+from tasks.folders import use_scratch_folder
+from tasks.policy.checkpoint import read_manifest
+from tasks.policy.memory import GIB, LIBRARIES, generator_role, training_role
+from tasks.stages import read_metrics
+from tasks.training.cold_start import tiny_policy
+from tasks.training.lora import ADAPTER
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "tests" / "policy" / "templates" / "Qwen2.5-Instruct.jinja"
+QWEN = {  # config.json of Qwen/Qwen2.5-1.5B-Instruct
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "attention_dropout": 0.0,
+    "use_sliding_window": False,
+}
+CONFIG = {
+    "rollout": {"groups": 4, "max_groups": 4, "group_size": 4, "max_tokens": 8, "dtype": "bfloat16"},
+    "algorithm": {"kl_coefficient": 0.0},
+    "training": {"dtype": "bfloat16", "seq_len": 512, "rows": 1, "score_rows": 1, "minibatch_size": 8},
+    "evaluation": {"tasks": 8},
+}
+CONFIG["rollout"]["concurrent_episodes"] = 16
+CONFIG["training"]["lora"] = {"rank": 16}
+NEAR = 0.2  # of the estimate
+
+
+def make_policy(folder: Path) -> Path:
+    """Random weights in shards of 1 GB."""
+    import shutil
+
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    template = tiny_policy(TinyPolicyConfig(), TrainingConfig(), "blackjack", seed=0)
+    shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE.read_text())
+    tokens = json.loads((template / "config.json").read_text())
+    ends = {name: tokens.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **QWEN, **ends), dtype=torch.bfloat16)
+    model.save_pretrained(folder, max_shard_size="1GB")
+    return folder
+
+
+def expected(policy: Path, config: GrpoConfig) -> dict[str, float]:
+    """Bytes at the peak of each stage: libraries, what is warm, and what the stage adds."""
+    config_json = json.loads((policy / "config.json").read_text())
+    training = training_role(config_json, config.training, config.rollout.max_tokens)
+    sampling = generator_role(config_json, config.rollout)
+    held = LIBRARIES + sampling.resident
+    return {
+        "evaluate": held + sampling.working,
+        "train": held + training.resident + training.working,
+        "rollout": held + training.resident + sampling.working,  # from the second iteration on
+    }
+
+
+def check_files(first: Path, last: Path) -> str:
+    """The policy is whole and tied, and its adapter is PEFT's; in a process of its own, for the memory."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    read_manifest(last)
+    model = AutoModelForCausalLM.from_pretrained(last, dtype=torch.bfloat16)
+    assert model.get_output_embeddings().weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    base = AutoModelForCausalLM.from_pretrained(first, dtype=torch.bfloat16)
+    theirs = PeftModel.from_pretrained(base, last / ADAPTER).merge_and_unload().state_dict()
+    worst, shards = 0.0, sorted(last.glob("*.safetensors"))
+    for path in shards:
+        with safe_open(path, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118
+                if name in theirs:
+                    worst = max(worst, float((opened.get_tensor(name).float() - theirs[name].float()).abs().max()))
+    assert worst < 1e-2, worst
+    return f"{len(shards)} shards, a tied head; weights differ by {worst:.1e} from PEFT's merge"
+
+
+def main(console: Console) -> None:
+    """Make the policy, train, print."""
+    with tempfile.TemporaryDirectory() as home:
+        policy, line = make_policy(Path(home, "policy")), [str(Path(sys.executable).with_name("pyflyte")), "run"]
+        line += [str(ROOT / "workflows/grpo.py"), "grpo", "--run_name", "large", "--policy", str(policy)]
+        line += ["--iterations", "2", "--config", json.dumps(CONFIG)]
+        subprocess.run(line, cwd=home, check=True)
+        run = Path(home, "runs", "large")
+        config = GrpoConfig.from_dict(CONFIG).resolved(get_environment("blackjack").defaults)
+        found = [read_metrics(run / kind / name) for kind, name in (("evaluations", "00000"), ("policies", "00002"))]
+        peaks = {stage: found[-1].get(f"memory/{stage}_gib", 0.0) for stage in ("rollout", "train")}
+        peaks["evaluate"] = found[0]["memory/evaluate_gib"]
+        table = Table(
+            "stage", "GiB", "expected", "off by", title="Memory of the process at its peak", title_justify="left"
+        )
+        off = {}
+        for stage, size in expected(policy, config).items():
+            off[stage] = peaks[stage] * GIB / size - 1
+            table.add_row(stage, f"{peaks[stage]:.1f}", f"{size / GIB:.1f}", f"{off[stage]:+.0%}")
+        console.print(table)
+        seconds = ", ".join(
+            f"{name.removeprefix('stage/').removesuffix('_s')} {value:.0f}"
+            for name, value in found[-1].items()
+            if name.startswith("stage/")
+        )
+        console.print(f"an iteration took {found[-1]['time/iteration_s']:.0f} s, its stages: {seconds}")
+        files = [sys.executable, __file__, str(run / "policies" / "00000"), str(run / "policies" / "00002")]
+        subprocess.run(files, check=True)
+        assert max(map(abs, off.values())) <= NEAR, off
+
+
+if __name__ == "__main__":
+    use_scratch_folder()
+    if sys.argv[1:]:
+        print(check_files(Path(sys.argv[1]), Path(sys.argv[2])))
+    else:
+        main(Console(width=120, soft_wrap=True))
