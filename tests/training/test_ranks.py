@@ -1,8 +1,9 @@
 """Several ranks against one: the same scores, losses, metrics and weights, for every way to share the work.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 tests/training/test_ranks.py FOLDER
+    python tests/training/test_ranks.py FOLDER
 
-This file is also what the ranks run: the same function that the test calls in its own process, a group of one.
+This file is also what the ranks run: the same function that the test calls in its own process, a group of one. They are
+forked by torchrun's agent from a process that has imported what they need.
 """
 
 import json
@@ -20,9 +21,11 @@ import torch
 from pyarrow import feather
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from objectives import objective, optimizer_steps
 from tasks.config import AlgorithmConfig, LoraConfig, TrainingConfig
+from tasks.launcher import world_size
 from tasks.policy.checkpoint import write_manifest
 from tasks.training import titan
 from tasks.training.packing import flat_samples
@@ -63,7 +66,6 @@ ON_FOUR: dict[str, tuple[str, AlgorithmConfig, dict[str, Any]]] = {
     "data and tensor, adapters": ("qwen2", GRPO, {"lora": LORA, "tensor_parallel": 2}),
 }
 ALL = CASES | ON_FOUR
-WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
@@ -79,8 +81,9 @@ def three_steps(folder: Path, case: str, target: Path) -> dict[str, Any]:
 
 
 def open_trainer(policy: Path, **training: Any) -> Trainer:
-    config = TRAINING.replace(ranks=WORLD if WORLD > 1 else 4, **training)
-    config = config if WORLD > 1 else config.on_one_rank()
+    world = world_size()
+    config = TRAINING.replace(ranks=world if world > 1 else 4, **training)
+    config = config if world > 1 else config.on_one_rank()
     return Trainer(policy, config, temperature=0.8, schedule_steps=3)
 
 
@@ -119,19 +122,34 @@ def masks_are_equal(ranks: int) -> bool:
 
 def a_rank(folder: Path) -> None:
     """The work of one process, in a folder of its own, like the disk of a node."""
-    rank = int(os.environ["RANK"])
+    rank, world = int(os.environ["RANK"]), world_size()
     (folder / f"node-{rank}").mkdir(exist_ok=True)
     os.chdir(folder / f"node-{rank}")
-    for case in CASES if WORLD == 2 else ON_FOUR:
+    for case in CASES if world == 2 else ON_FOUR:
         found = three_steps(folder, case, folder / case)
-        assert torch.distributed.get_world_size() == WORLD
+        assert torch.distributed.get_world_size() == world
         (folder / f"{case}-{rank}.json").write_text(json.dumps(found))
-    if WORLD == 2:
+    if world == 2:
         two_steps(folder, Path("state"))
         thirds = [the_third(folder, folder / "state", **shape) for shape in ({}, {"tensor_parallel": 2})]
-        found = {"thirds": thirds, "masks": masks_are_equal(WORLD)}
+        found = {"thirds": thirds, "masks": masks_are_equal(world)}
         (folder / f"found-{rank}.json").write_text(json.dumps(found))
-    os._exit(0)  # all is written, and gloo sometimes aborts at an orderly exit
+
+
+def start_ranks(folder: Path) -> None:
+    """Two ranks, and when they have ended four: real processes over the loopback interface."""
+    for ranks in (2, 4):
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            run_id=f"{ranks} ranks",
+            max_restarts=0,
+            start_method="fork",
+        )
+        elastic_launch(config, a_rank)(folder)
 
 
 def make_training_batch(policy: Path) -> pa.Table:
@@ -175,33 +193,24 @@ def folder(newborn_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-def run_ranks(folder: Path, ranks: int) -> None:
-    """Real processes over the loopback interface, which write their results to the folder."""
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), __file__]
+@pytest.fixture(scope="module")
+def by_ranks(folder: Path) -> Path:
+    """The folder with the results of two ranks, and of four."""
     # Modules of these tests, and where torchrun writes its logs.
     paths = {"PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(folder)}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **paths}
     with subprocess.Popen(
-        [*line, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        [sys.executable, __file__, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **paths},
     ) as process:
         try:
-            said, _ = process.communicate(timeout=300)
+            said, _ = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun ends its ranks
+            process.terminate()  # it ends its ranks
             raise
     assert process.returncode == 0, said
-
-
-@pytest.fixture(scope="module")
-def two_ranks(folder: Path) -> Path:
-    """The folder with the results of two ranks."""
-    run_ranks(folder, 2)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def four_ranks(folder: Path) -> Path:
-    run_ranks(folder, 4)
     return folder
 
 
@@ -210,35 +219,35 @@ NEAR = {"bfloat16": 5e-3}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_ranks_train_as_one_does(two_ranks: Path, tmp_path: Path, case: str) -> None:
-    compare(two_ranks, tmp_path, case, ranks=2)
+def test_two_ranks_train_as_one_does(by_ranks: Path, tmp_path: Path, case: str) -> None:
+    compare(by_ranks, tmp_path, case, ranks=2)
 
 
 @pytest.mark.parametrize("case", ON_FOUR)
-def test_four_ranks_train_as_one_does(four_ranks: Path, tmp_path: Path, case: str) -> None:
-    compare(four_ranks, tmp_path, case, ranks=4)
+def test_four_ranks_train_as_one_does(by_ranks: Path, tmp_path: Path, case: str) -> None:
+    compare(by_ranks, tmp_path, case, ranks=4)
 
 
-def test_a_training_continues_with_more_ranks_and_with_fewer(two_ranks: Path) -> None:
-    expected = the_third(two_ranks, two_ranks / "state")
+def test_a_training_continues_with_more_ranks_and_with_fewer(by_ranks: Path) -> None:
+    expected = the_third(by_ranks, by_ranks / "state")
     steps, step = expected["steps"]
-    by_two = [json.loads((two_ranks / f"found-{rank}.json").read_text())["thirds"] for rank in (0, 1)]
-    for found in (*by_two[0], *by_two[1], the_third(two_ranks, two_ranks / "node-0" / "state")):
+    by_two = [json.loads((by_ranks / f"found-{rank}.json").read_text())["thirds"] for rank in (0, 1)]
+    for found in (*by_two[0], *by_two[1], the_third(by_ranks, by_ranks / "node-0" / "state")):
         assert found["steps"] == [steps, pytest.approx(step, rel=1e-5, abs=1e-6)]
         assert found["after"] == pytest.approx(expected["after"], abs=1e-5)
     assert steps == 3
-    whole = three_steps(two_ranks, "grpo", two_ranks / "whole")
+    whole = three_steps(by_ranks, "grpo", by_ranks / "whole")
     assert expected == {"steps": [3, whole["steps"][2]], "after": whole["after"]}
 
 
-def test_files_of_another_node_are_sent_to_the_first(two_ranks: Path) -> None:
-    (written,) = (two_ranks / "node-0" / "state").iterdir()
+def test_files_of_another_node_are_sent_to_the_first(by_ranks: Path) -> None:
+    (written,) = (by_ranks / "node-0" / "state").iterdir()
     assert {".metadata", "__0_0.distcp", "__1_0.distcp"} == {path.name for path in written.iterdir()}
-    assert not (two_ranks / "node-1" / "state").exists()
+    assert not (by_ranks / "node-1" / "state").exists()
 
 
-def test_the_mask_of_a_gpu_is_divided_as_that_of_a_cpu(two_ranks: Path) -> None:
-    assert [json.loads((two_ranks / f"found-{rank}.json").read_text())["masks"] for rank in (0, 1)] == [True, True]
+def test_the_mask_of_a_gpu_is_divided_as_that_of_a_cpu(by_ranks: Path) -> None:
+    assert [json.loads((by_ranks / f"found-{rank}.json").read_text())["masks"] for rank in (0, 1)] == [True, True]
 
 
 def compare(folder: Path, tmp_path: Path, case: str, ranks: int) -> None:
@@ -271,4 +280,4 @@ def compare(folder: Path, tmp_path: Path, case: str, ranks: int) -> None:
 
 
 if __name__ == "__main__":
-    a_rank(Path(sys.argv[1]))
+    start_ranks(Path(sys.argv[1]))
