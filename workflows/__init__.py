@@ -8,15 +8,27 @@ continues, is in the folder of the runs: deleting `runs/` starts anew.
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from flytekit.configuration import Config
 from flytekit.core import data_persistence, local_cache
+from flytekit.interaction import click_types
 
 from tasks.folders import RUNS, remove_at_exit
+from tasks.run.given import read_given
+
+
+class SettingsParam(click_types.JsonParamType):
+    """flytekit's own, but for what it says of broken JSON or a broken file."""
+
+    def _parse(self, value: Any, param: Any) -> Any:
+        return read_given(value, param.name if param else "config") if isinstance(value, str) else value
+
 
 if not sys.stderr.isatty():
     os.environ.setdefault("COLUMNS", "600")  # a log file keeps an error's one sentence on one line
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
+click_types.JsonParamType = SettingsParam  # of every input that is a record
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
 remove_at_exit(Path(data_persistence.default_local_file_access_provider.local_sandbox_dir).parent.parent)
 remove_at_exit(Path(Config.local_sandbox_path))
