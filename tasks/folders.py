@@ -1,4 +1,4 @@
-"""Where a run's files are on disk, and directories that are written completely or not at all."""
+"""Where a run's files are on disk, and directories and files that are written completely or not at all."""
 
 import atexit
 import contextlib
@@ -37,6 +37,64 @@ def versions(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
+# What a disk may answer, by errno, and what SQLite and torch make of it.
+DISK = {code: os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)}
+SQLITE = ("disk is full", "attempt to write a readonly database", "disk I/O error", "unable to open database file")
+WORDS = {**{words: words for words in SQLITE}, "unexpected pos": "the disk took less than there was to write"}
+
+
+class DiskError(OSError):
+    """A file or folder could not be written: which, and why, in a sentence."""
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """What is written in this block belongs to `target`: where the disk is full or read-only, DiskError names it.
+
+    The libraries that write say so with exceptions of their own, and most of them without the file.
+    """
+    try:
+        yield
+    except (DiskError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        if (found := _disk_answer(error)) is None:
+            raise
+        code, why, named = found
+        path = Path(named) if named and Path(named).is_relative_to(target) else target
+        failed = DiskError(f"{display_path(path)} cannot be written: {why}; once it can, the same command goes on.")
+        failed.errno = code
+        raise failed from error
+
+
+def _disk_answer(error: BaseException | None) -> tuple[int | None, str, str] | None:
+    """The errno, the words and the file of the answer of a disk that is behind an error; None where none is."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK:
+            return error.errno, DISK[error.errno], os.fsdecode(error.filename) if error.filename else ""
+        said = str(error)
+        for code, words in DISK.items():
+            if words in said:
+                return code, words, ""
+        for words, meant in WORDS.items():
+            if words in said:
+                return None, meant, ""
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a single file, whole or not at all, where its folder is not itself one that is written as a whole."""
+    new = path.with_name(f".{path.name}.new")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            new.write_bytes(content.encode() if isinstance(content, str) else content)
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+
+
 # `policies/00003` is written as `policies/.00003.new-<host>-<pid>.<random>`. "old" instead of "new" is a directory that
 # is about to be replaced, where it cannot be exchanged with the new one in a single step.
 NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)  # of file systems that cannot lock a directory
@@ -50,24 +108,25 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     Whenever the process is killed, `target` is the old directory or the new one. Only on a file system that cannot
     exchange two directories it may be missing, until the next `atomic_directory` in the same parent puts it back.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _repair(target.parent)
-    new, lock = _own_directory(target.parent, f".{target.name}.new-{socket.gethostname()}-{os.getpid()}.")
-    locks = [lock]
-    try:
-        yield new
-        new.chmod(0o755)  # mkdtemp makes it private
-        if not _exchange(new, target):
-            old = target.with_name(f".{target.name}.old-{new.name.rpartition('.new-')[2]}")
-            if target.exists():
-                locks.append(_lock(target))
-                os.rename(target, old)
-            os.rename(new, target)
-            shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)  # unfinished, or after an exchange the old directory
-        for one in locks:
-            os.close(one)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _repair(target.parent)
+        new, lock = _own_directory(target.parent, f".{target.name}.new-{socket.gethostname()}-{os.getpid()}.")
+        locks = [lock]
+        try:
+            yield new
+            new.chmod(0o755)  # mkdtemp makes it private
+            if not _exchange(new, target):
+                old = target.with_name(f".{target.name}.old-{new.name.rpartition('.new-')[2]}")
+                if target.exists():
+                    locks.append(_lock(target))
+                    os.rename(target, old)
+                os.rename(new, target)
+                shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)  # unfinished, or after an exchange the old directory
+            for one in locks:
+                os.close(one)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -152,12 +211,14 @@ def use_scratch_folder() -> None:
     """Put the temporary files of this process, and of those that it starts, under `runs/.tmp/` until it ends, and
     remove those of killed processes."""
     home = (RUNS / ".tmp").absolute()
-    home.mkdir(parents=True, exist_ok=True)
+    with writing(home):
+        home.mkdir(parents=True, exist_ok=True)
     for folder in home.iterdir():
         host, _, pid = folder.name.partition(".")[0].rpartition("-")
         with contextlib.suppress(OSError), _if_left(folder, host, pid) as left:
             if left:
                 shutil.rmtree(folder, ignore_errors=True)
-    scratch, _ = _own_directory(home, f"{socket.gethostname().replace('.', '_')}-{os.getpid()}.")
+    with writing(home):
+        scratch, _ = _own_directory(home, f"{socket.gethostname().replace('.', '_')}-{os.getpid()}.")
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     remove_at_exit(scratch)

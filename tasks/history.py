@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tasks.folders import write_file
 from tasks.json_records import Record
 from tasks.records import trajectory_numbers
 
@@ -109,7 +110,7 @@ def carry_on(before: Path, after: Path, batch: pa.Table, metrics: Mapping[str, f
     new = iteration_of(batch, metrics, iteration, *so_far)
     stride = 2 ** max(0, math.ceil(math.log2((iteration + 1) / LINES)))
     kept = [old for old in known if old.iteration % stride == 0]
-    (after / HISTORY).write_text("".join(f"{line.to_json()}\n" for line in [*kept, new]))
+    write_file(after / HISTORY, "".join(f"{line.to_json()}\n" for line in [*kept, new]))
 
 
 def episodes_before(history: Sequence[Iteration], version: int) -> int:

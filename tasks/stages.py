@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.config import Run
-from tasks.folders import run_folder, use_scratch_folder, versions
+from tasks.folders import run_folder, use_scratch_folder, versions, write_file, writing
 from tasks.infrastructure import recoverable, will_be_retried
 from tasks.peak_memory import peak_memory, reset_peak
 from tasks.tracking import console, mlflow_run, outbox
@@ -72,10 +72,11 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     reset_peak()
     with contextlib.nullcontext() if started_as_rank else recoverable():
         try:
-            yield running
-            if running.result is not None:
-                metrics = running.metrics | peak_memory(name) | running.seconds()
-                write_metrics(run, running.result, metrics, step, running.carried, running.sources)
+            with writing(run_folder(run.name)):
+                yield running
+                if running.result is not None:
+                    metrics = running.metrics | peak_memory(name) | running.seconds()
+                    write_metrics(run, running.result, metrics, step, running.carried, running.sources)
         except BaseException as error:
             if not started_as_rank:
                 _mark_failed(run, error)
@@ -111,7 +112,8 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
     use_scratch_folder()
     with recoverable():
         try:
-            yield
+            with writing(run_folder(run.name)):
+                yield
         except BaseException as error:
             _shard_is_lost(run, name, shard, of, allowed_failures, error)
             raise
@@ -153,7 +155,7 @@ def write_metrics(
     outbox.deliver(run, outbox.load_pending(run, sources))
     charted = {name: value for name, value in metrics.items() if not UNCHARTED.fullmatch(name)}
     mlflow_run.log_metrics(run, charted, step)
-    (folder / METRICS).write_text(json.dumps({**carried, **metrics}, indent=1) + "\n")
+    write_file(folder / METRICS, json.dumps({**carried, **metrics}, indent=1) + "\n")
     outbox.save_pending(run, folder)
 
 

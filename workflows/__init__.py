@@ -14,7 +14,7 @@ from flytekit.configuration import Config
 from flytekit.core import data_persistence, local_cache
 from flytekit.interaction import click_types
 
-from tasks.folders import RUNS, remove_at_exit
+from tasks.folders import RUNS, remove_at_exit, writing
 from tasks.run.given import read_given
 
 
@@ -30,5 +30,8 @@ if not sys.stderr.isatty():
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
 click_types.JsonParamType = SettingsParam  # of every input that is a record
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
+for _name in ("initialize", "get", "set"):  # else a full disk is said without a name
+    _named = writing(Path(local_cache.CACHE_LOCATION))(getattr(local_cache.LocalTaskCache, _name))
+    setattr(local_cache.LocalTaskCache, _name, staticmethod(_named))
 remove_at_exit(Path(data_persistence.default_local_file_access_provider.local_sandbox_dir).parent.parent)
 remove_at_exit(Path(Config.local_sandbox_path))

@@ -19,7 +19,7 @@ from tasks.evaluation.pictures import DARK, LIGHT, png
 from tasks.evaluation.records import EVALUATION, Evaluation, read_evaluation
 from tasks.evaluation.table import FEW_PARTS, display_name, headline_text, headlines, results_table
 from tasks.evaluation.tracked import description, origin_of
-from tasks.folders import atomic_directory, display_path, run_folder
+from tasks.folders import atomic_directory, display_path, run_folder, write_file
 from tasks.history import Iteration, episodes_before, read_history
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
@@ -50,9 +50,8 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, uri: str, iter
     folder, episodes = run_folder(run.name), episodes_before(history, iterations)
     played = [episodes_before(history, evaluation.policy_version) for evaluation in found]
     pictures = draw(run, spec, found, history, played)
-    (folder / PICTURES).mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
     for name, picture in pictures.items():
-        (folder / PICTURES / f"{name}.png").write_bytes(picture.light)
+        write_file(folder / PICTURES / f"{name}.png", picture.light)
     about = {
         "iterations": iterations,
         "episodes": episodes,
@@ -61,12 +60,12 @@ def write_report(run: Run, evaluations: list[Path], policy: Path, uri: str, iter
         "policy": uri,
     }
     path = folder / SUMMARY
-    path.write_text(json.dumps(about | summary(spec, first, last, episodes), indent=1) + "\n")
+    write_file(path, json.dumps(about | summary(spec, first, last, episodes), indent=1) + "\n")
     manifest, origin = read_manifest(policy), origin_of(run)
     described = {"mlflow.note.content": description(run, spec, found, episodes, manifest, uri, origin)}
     outbox.send(run, tags=described)  # shown at the top of the run's page
     page = report_page(run, spec, found, played, [*pictures.values()], manifest, origin, time.time())
-    (folder / REPORT).write_text(page)
+    write_file(folder / REPORT, page)
     for name in (SUMMARY, REPORT):
         outbox.send(run, file=str(folder / name))
     for name in pictures:

@@ -10,13 +10,13 @@ from readers of Arrow datasets, and keeps it when a run removes the weights of a
 
 import hashlib
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mashumaro.config import BaseConfig
 
+from tasks.folders import write_file
 from tasks.json_files import read_record
 from tasks.json_records import Record
 from tasks.policy.checkpoint import Manifest, file_hash
@@ -121,12 +121,12 @@ def named(manifest: Manifest, uri: str, run: Path) -> PolicyName:
 
 def carry(source: Path, folder: Path) -> None:
     """A batch with more columns comes from where the one in `source` came from."""
-    shutil.copyfile(source / LINEAGE, folder / LINEAGE)
+    write_file(folder / LINEAGE, (source / LINEAGE).read_bytes())
 
 
 def write(folder: Path, lineage: BatchLineage | PolicyLineage) -> None:
     """Leave the lineage of a policy or batch in its folder."""
-    (folder / LINEAGE).write_text(str(lineage.to_json()) + "\n")
+    write_file(folder / LINEAGE, str(lineage.to_json()) + "\n")
 
 
 def read(folder: Path, kind: type[Kind]) -> Kind:

@@ -12,7 +12,7 @@ from tasks.resources import pod
 @task(**pod("cpu"))
 def show_lineage(policy: str, trajectory: str) -> FlyteFile:
     """Print what `policy` was made from, or where one of the trajectories comes from; returns it as JSON."""
-    from tasks.folders import RUNS
+    from tasks.folders import RUNS, write_file
     from tasks.lineage.chain import find_trajectory, follow
     from tasks.lineage.show import chain_lines, trajectory_lines
     from tasks.policy.named import find, is_remote
@@ -25,6 +25,5 @@ def show_lineage(policy: str, trajectory: str) -> FlyteFile:
     console.lines(trajectory_lines(found) if found else chain_lines(chain))
     record = {"policies": [link.to_dict() for link in chain], "trajectory": found}
     target = (RUNS / "lineage").absolute() / f"{'-'.join([chain[0].digest[:12], *filter(None, [trajectory])])}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(record, indent=1) + "\n")
+    write_file(target, json.dumps(record, indent=1) + "\n")
     return FlyteFile(str(target))

@@ -14,7 +14,7 @@ from tasks.config import GrpoConfig, Run
 from tasks.evaluation.compare import FILE, Comparison
 from tasks.evaluation.records import each_evaluation, read_evaluation
 from tasks.evaluation.tracked import candidate
-from tasks.folders import run_folder
+from tasks.folders import run_folder, write_file
 from tasks.infrastructure import recoverable
 from tasks.json_files import read_record
 from tasks.policy.named import find
@@ -91,8 +91,7 @@ def decide_promotion(
         compared = read_record(Path(comparison.download()) / FILE, Comparison)
         decision = decide(run, version, compared)
         path = run_folder(run.name) / "promotion.json"
-        path.parent.mkdir(parents=True, exist_ok=True)  # a pod's own disk has no run yet
-        path.write_text(json.dumps(decision, indent=1) + "\n")
+        write_file(path, json.dumps(decision, indent=1) + "\n")
         console.stage(decision["why"])
         if is_here():
             model = decision["model"]

@@ -66,6 +66,7 @@ def rollout_shard(
     shard: int, run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int
 ) -> FlyteDirectory:
     """Sample the episodes of one worker of `config.workers`; the join logs for all of them."""
+    from tasks.folders import write_file
     from tasks.records import write_batch
     from tasks.rollout.shards import sample_shard
 
@@ -74,7 +75,7 @@ def rollout_shard(
         started, worker = time.time(), _worker(run, config, policy, iteration)
         folder = write_batch(sample_shard(worker, shard), stage_folder(run, "shards", iteration) / f"{shard:05d}")
         times = {STARTED: started, "time/rollout_s": worker.play_s, "time/rollout_setup_s": worker.setup_s}
-        (folder / METRICS).write_text(json.dumps(times) + "\n")
+        write_file(folder / METRICS, json.dumps(times) + "\n")
     return FlyteDirectory(str(folder))
 
 

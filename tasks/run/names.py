@@ -6,7 +6,7 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.folders import RUNS, run_folder
+from tasks.folders import RUNS, run_folder, writing
 
 _held: dict[Path, int] = {}  # names that this process has, until it ends: descriptors of locked files
 
@@ -31,8 +31,9 @@ def _holder(path: Path) -> str:
     """Lock a file for this process until it ends; the process that has it, and since when, where that is another."""
     if path in _held:
         return ""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,9 +42,14 @@ def _holder(path: Path) -> str:
         return said
     except OSError:
         pass  # a file system without locks
-    os.ftruncate(descriptor, 0)
     since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since},".encode(), 0)
+    try:
+        with writing(path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, since {since},".encode(), 0)
+    except OSError:
+        os.close(descriptor)
+        raise
     _held[path] = descriptor
     return ""
 

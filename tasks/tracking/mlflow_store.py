@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.folders import RUNS
+from tasks.folders import RUNS, writing
 from tasks.settings import require
 from tasks.time_limit import within
 
@@ -143,7 +143,7 @@ def adopt_moved(uri: str) -> None:
 def one_process_at_a_time(uri: str) -> Iterator[None]:
     """A lock on a SQLite store: two processes that create one at the same moment break it.
 
-    Raises ValueError when the store's folder cannot be written.
+    Raises ValueError when the store's folder cannot be written, and DiskError when the store cannot.
     """
     database = sqlite_file(uri)
     if database is None:
@@ -153,10 +153,25 @@ def one_process_at_a_time(uri: str) -> Iterator[None]:
         database.parent.mkdir(parents=True, exist_ok=True)
         lock = open(database.with_name(f".{database.name}.lock"), "w")  # noqa: SIM115, closed below
     except OSError as error:
-        raise ValueError(f'MLFLOW_TRACKING_URI is "{uri}"; allowed: {ALLOWED}.') from error
-    with lock:
+        raise ValueError(f'MLFLOW_TRACKING_URI is "{uri}" ({error.strerror}); allowed: {ALLOWED}.') from error
+    with lock, writing(database):
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a killed process
+        if not database.exists() or not database.stat().st_size:
+            _make(database)
         yield
+
+
+def _make(database: Path) -> None:
+    """Make a SQLite store with all of its tables, under another name until it has them: MLflow cannot go on with one
+    that a killed process left with some of them."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    new = database.with_name(f".{database.name}.new")
+    for left in database.parent.glob(f"{new.name}*"):  # its journal as well
+        left.unlink()
+    store = SqlAlchemyStore(f"sqlite:///{new}", "./mlruns")  # MLflow's own place for artifacts
+    store.engine.dispose()
+    os.replace(new, database)
 
 
 def check_reachable(uri: str) -> None:

@@ -11,7 +11,6 @@ registered once.
 """
 
 import json
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.config import Run
+from tasks.folders import write_file
 from tasks.json_records import Record
 from tasks.tracking import console, mlflow_store
 from tasks.tracking.registry import Exists, Version, register
@@ -103,12 +103,12 @@ def save_pending(run: Run, folder: Path) -> None:
         path = Path(one.file)
         if one.file and not path.is_relative_to(folder):
             copy = folder / FILES / one.folder / path.name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            path = Path(shutil.copy2(path, copy))
+            write_file(copy, path.read_bytes())
+            path = copy
         waiting.append(one.replace(file=one.file and str(path.relative_to(folder))).to_dict())
     (folder / PENDING).unlink(missing_ok=True)
     if waiting:
-        (folder / PENDING).write_text(json.dumps(waiting, indent=1) + "\n")
+        write_file(folder / PENDING, json.dumps(waiting, indent=1) + "\n")
 
 
 def load_pending(run: Run, folders: Sequence[Path]) -> list[Entry]:

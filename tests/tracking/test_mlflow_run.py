@@ -157,6 +157,21 @@ def test_two_processes_that_open_one_new_store_find_one_run_and_say_nothing(tmp_
     assert said[0][1] == ""  # none of the notes that MLflow and alembic print
 
 
+def test_a_process_killed_while_it_makes_a_store_leaves_no_half_of_one(tmp_path: Path) -> None:
+    made, line = tmp_path / ".mlflow.db.new", [sys.executable, "-c", OPEN, f"sqlite:///{tmp_path}/mlflow.db"]
+    killed = subprocess.Popen(line, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert killed.stdin and killed.stdout and killed.stdout.readline() == "ready\n"
+    killed.stdin.write("go\n")
+    killed.stdin.flush()
+    while not made.exists() or made.stat().st_size < 200_000:  # of 700,000, with tables and without others
+        assert killed.poll() is None
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "mlflow.db").exists()
+    assert history(opened(f"sqlite:///{tmp_path}/mlflow.db", "next"), "a/b") == []
+    assert not list(tmp_path.glob(".mlflow.db.new*"))
+
+
 @pytest.mark.parametrize(
     "given",
     ["http://somebody:secret@127.0.0.1:{port}", "file:///tmp/mlruns", "mlruns", "sqlite:////proc/no/m.db"],
