@@ -45,6 +45,11 @@ def get_format(name: str) -> ToolFormat:
     return FORMATS[name]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: JSON's escapes can spell half a surrogate pair."""
+    return all(not "\ud800" <= character <= "\udfff" for character in text)
+
+
 def _parse_json(reply: str, tools: Sequence[ToolSpec]) -> list[ToolCall]:
     pieces = reply.split("<tool_call>")[1:]
     return [_read_json(piece, tools) for piece in pieces]
@@ -58,6 +63,8 @@ def _read_json(piece: str, tools: Sequence[ToolSpec]) -> ToolCall:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         return ToolCall("", error=f"the call is not JSON: {error}")
+    if not is_unicode(json.dumps(found, ensure_ascii=False)):
+        return ToolCall("", error="the call has half a surrogate pair (\\ud800 to \\udfff), which is no text")
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return ToolCall("", error='the call is not of the form {"name": ..., "arguments": {...}}')
     name, arguments = found["name"], found.get("arguments", {})

@@ -19,6 +19,7 @@ from tasks.config import RolloutConfig
 from tasks.environments.interface import Environment, EnvironmentSpec, Episode, Message, Step, Task
 from tasks.environments.scripted import add_step
 from tasks.policy.chat import Chat
+from tasks.policy.tool_formats import is_unicode
 from tasks.rollout.engine import Completion
 
 # (prompt, seed, max_tokens) to a reply.
@@ -144,7 +145,7 @@ class Player:
                     f"{self.spec.name} did not answer a {method.__name__} in {limit:g} s"
                 ) from None
             except Exception as error:
-                told = str(error) or type(error).__name__
+                told = str(error).encode("utf-8", "backslashreplace").decode() or type(error).__name__
                 raise EnvironmentFailure(f"{self.spec.name} failed in a {method.__name__}: {told}") from error
 
 
@@ -185,6 +186,9 @@ def _checked(step: Step) -> Step:
         raise ValueError(f"the answer is {step!r}; allowed: a Step.")
     if not math.isfinite(step.reward):
         raise ValueError(f"the reward is {step.reward}; allowed: a finite number.")
+    texts = [step.note, *(text for said in (*step.messages, *step.tool_calls) for text in map(str, said.values()))]
+    if odd := next((text for text in texts if not is_unicode(text)), None):
+        raise ValueError(f"the answer has {odd[:40]!a}, half a surrogate pair; allowed: Unicode text.")
     if not step.done and not step.messages:
         raise ValueError("the answer has no messages and the episode is not done; allowed: a message to reply to.")
     return step

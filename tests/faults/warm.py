@@ -9,6 +9,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,9 +20,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SET = ("VLLM", "HF_")  # variables that a training sets before it imports
-# Variables of a training: files to list its modules and its file operations in; the number of the operation before
-# which it is killed, and of the one from which on the disk is full.
-MODULES, OPERATIONS, KILLED_AT, FULL_AT = "TRY_MODULES", "TRY_OPERATIONS", "TRY_KILLED_AT", "TRY_FULL_AT"
+# Variables of a training: files in which it lists its modules and its kinds of file operations; the kind before which
+# it is killed, and that from which on the disk is full.
+MODULES, OPERATIONS, KILLED_BEFORE, FULL_FROM = "TRY_MODULES", "TRY_OPERATIONS", "TRY_KILLED_BEFORE", "TRY_FULL_FROM"
+KINDS = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "sqlite3.connect")  # beside "open" for writing
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -32,6 +34,8 @@ def environment(**variables: str) -> dict[str, str]:
 
 class Warm:
     """The process that forks; one training at a time. `modules` is a file with their names."""
+
+    processor_s = 0.0  # of the last training, of a processor
 
     def __init__(self, modules: Path):
         line = [sys.executable, __file__, str(modules)]
@@ -55,8 +59,10 @@ class Warm:
 
     def wait(self, seconds: float = 600) -> int | None:
         """The exit status of the training, below 0 for a signal; None while it runs."""
-        said = self._line(seconds)
-        return os.waitstatus_to_exitcode(int(said)) if said else None
+        if not (said := self._line(seconds)):
+            return None
+        status, self.processor_s = int(said.split()[0]), float(said.split()[1])
+        return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
         """End it."""
@@ -64,30 +70,37 @@ class Warm:
         self.process.wait()
 
 
-def watch(folder: str) -> None:
-    """Count this process's file operations below `folder`; list them, end before one, or let the disk be full."""
-    listed, killed_at = os.environ.get(OPERATIONS), int(os.environ.get(KILLED_AT, "0"))
-    full_at, count = int(os.environ.get(FULL_AT, "0")), 0
+def watch(runs: str) -> None:
+    """Look at the file operations below `runs`; list their kinds, end before one, or let the disk be full."""
+    listed, killed_before, full_from = (os.environ.get(name) for name in (OPERATIONS, KILLED_BEFORE, FULL_FROM))
+    seen: set[str] = set()
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
-        nonlocal count
         writes = event == "open" and isinstance(given[1], str) and bool(set(given[1]) & set("wax+"))
-        if not writes and event not in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod"):
+        if not writes and event not in KINDS:
             return
         path = os.fsdecode(given[0]) if isinstance(given[0], str | bytes | os.PathLike) else ""
-        if not path.startswith(folder):
+        if not path.startswith(runs):
             return
-        count += 1
-        if listed:
+        kind = kind_of(event, path[len(runs) :])
+        if listed and kind not in seen:
             with open(listed, "a") as file:
-                file.write(json.dumps([event, path[len(folder) :]]) + "\n")
-        if count == killed_at:
+                file.write(f"{kind}\n")
+        seen.add(kind)
+        if kind == killed_before:
             os.kill(os.getpid(), signal.SIGKILL)
-        if full_at and count >= full_at and (writes or event == "os.mkdir"):
+        if full_from in seen and (writes or event == "os.mkdir"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    if listed or killed_at or full_at:
+    if listed or killed_before or full_from:
         sys.addaudithook(hook)
+
+
+def kind_of(event: str, path: str) -> str:
+    """Operations on the same file of any iteration, run and process are of one kind."""
+    if path.startswith("/.tmp/"):
+        return f"{event} /.tmp/*"
+    return f"{event} {re.sub(r'[.](new|old)-.*?[.][a-z0-9_]+', r'.new', re.sub('[0-9a-f]{32}|[0-9]+', 'N', path))}"
 
 
 def train(line: list[str]) -> None:
@@ -100,7 +113,7 @@ def train(line: list[str]) -> None:
 
     local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())  # else that of the folder of the imports
     console.STARTED = time.monotonic()
-    watch(str(Path("runs", "killed").absolute()))
+    watch(str(RUNS.absolute()))
     sys.argv = ["pyflyte", *line]
     try:
         main()
@@ -132,7 +145,8 @@ def serve(modules: Path) -> None:
             train(line)
             return
         os.write(answers, f"{pid}\n".encode())
-        os.write(answers, f"{os.waitpid(pid, 0)[1]}\n".encode())
+        _, status, used = os.wait4(pid, 0)
+        os.write(answers, f"{status} {used.ru_utime + used.ru_stime}\n".encode())
 
 
 if __name__ == "__main__":
