@@ -37,7 +37,7 @@ def test_a_run_goes_on_without_the_checkpoint_that_it_was_made_from(home: Path, 
 @pytest.mark.parametrize(
     ("positions", "config", "sentence"),
     [
-        (1024, {"training": {"seq_len": 8}}, "rollout.max_episode_tokens is 8; allowed: more than the "),
+        (1024, {"training": {"seq_len": 16}}, "rollout.max_episode_tokens is 16; allowed: more than the "),
         (1024, {"rollout": {"max_episode_tokens": 8}}, "rollout.max_episode_tokens is 8; allowed: more than the "),
         (
             1024,
