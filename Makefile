@@ -58,11 +58,12 @@ kill: $(READY) ## small trainings killed anywhere and started again: an hour
 browse: $(READY) ## look at the MLflow UI in a browser; needs Debian's chromium and chromium-driver
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/browser/mlflow_ui.py -s
 
-bench: $(READY) ## rollout and training beside their parts; packed and padded training; the interpreter, slow calls
+bench: $(READY) ## rollout and training beside their parts, also on a busy machine; packed training; the interpreter
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/floor.py
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/packing.py
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/interpreter.py
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/slow_sandbox.py
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/busy.py
 
 # TRL in an environment of its own, over the packages of .venv.
 .peers/ready: $(READY)

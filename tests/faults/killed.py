@@ -81,7 +81,7 @@ class Trials:
 
     def killed(self, warm: Warm, home: Path) -> str:
         """Start it and kill it at a random moment; how and when."""
-        process, after = warm.start(home, LINE), self.random.uniform(0.01, 1) * self.seconds
+        process, after = warm.start(home, LINE), self.random.uniform(0.01, 0.9) * self.seconds
         how = self.random.choice((signal.SIGKILL, signal.SIGTERM))
         while (ended := warm.wait(0.02)) is None and processor_time(process) < after:
             pass
