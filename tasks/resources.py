@@ -1,6 +1,6 @@
 """The pod that each stage asks a Flyte cluster for: one record a role, in pods.yaml. A run on this machine has none.
 
-`sidecar: NAME` puts the server of the environment NAME into the rollout's pods, for
+`sidecar: NAME` puts the server of the environment NAME into the pods of the rollout, or into warm pods, for
 `--environment_url http://127.0.0.1:8000`. The names of the images are in flyte.config.
 """
 

@@ -11,15 +11,26 @@ from tasks.folders import RUNS, run_folder, writing
 _held: dict[Path, int] = {}  # names that this process has, until it ends: descriptors of locked files
 
 
+_wanted: list[str] = []  # models whose retraining this process is to take
+
+
 def take(name: str) -> None:
     """Take the name of a run for this process. Raises ValueError where another one has it: which, and since when."""
+    while _wanted:
+        take_retraining(_wanted.pop(), now=True)
     if said := _holder((RUNS / ".names" / name).absolute()):
         allowed = "another run_name, or the same command once that has ended"
         raise ValueError(f'run_name is "{name}", which {said} has; allowed: {allowed}.')
 
 
-def take_retraining(model: str) -> None:
-    """Take the retraining of a model for this process. Raises ValueError where another night is still at it."""
+def take_retraining(model: str, *, now: bool = False) -> None:
+    """Take the retraining of a model for this process. Raises ValueError where another night is still at it.
+
+    Nothing is written before the inputs were checked: where no night was yet, it is taken with the name of the run.
+    """
+    if not now and not (RUNS / ".names" / f".retraining-{model}").exists():
+        _wanted.append(model)
+        return
     if said := _holder((RUNS / ".names" / f".retraining-{model}").absolute()):
         allowed = (
             "one retraining of a model at a time on a machine; this one ends here, and the next start is as planned"

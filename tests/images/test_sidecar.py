@@ -22,7 +22,7 @@ from tasks.resources import ROLES, read_roles
 from tasks.settings import merged
 
 ROOT = Path(__file__).parents[2]
-WITH = {"rollout": {"sidecar": "blackjack"}}
+WITH = {role: {"sidecar": "blackjack"} for role in ("rollout", "warm")}
 # What `pyflyte run --remote --copy all` registers: a task, and the map over it, here serialised twice as by two loops.
 SENT_ALONG = """
 import json

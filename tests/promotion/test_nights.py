@@ -21,6 +21,7 @@ ITERATIONS = 2
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(names, "_held", {})
+    monkeypatch.setattr(names, "_wanted", [])
     return tmp_path
 
 
@@ -77,7 +78,8 @@ def test_other_models_and_runs_that_are_no_nights_stay() -> None:
 
 
 def test_a_night_that_overlaps_with_another_says_so_and_ends() -> None:
-    hold = "import sys\nfrom tasks.run import names\nnames.take_retraining(sys.argv[1])\nprint('has it', flush=True)\n"
+    hold = "import sys\nfrom tasks.run import names\nnames.take_retraining(sys.argv[1], now=True)\n"
+    hold += "print('has it', flush=True)\n"
     environment = {**os.environ, "PYTHONPATH": ROOT}
     line = [sys.executable, "-c", hold + "sys.stdin.read()", MODEL]
     with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
@@ -89,5 +91,8 @@ def test_a_night_that_overlaps_with_another_says_so_and_ends() -> None:
         with pytest.raises(ValueError, match=said):
             names.take_retraining(MODEL)
         names.take_retraining("grpo-other")
+        assert not Path("runs/.names/.retraining-grpo-other").exists()  # nothing, before the inputs were checked
+        names.take("monday")
+        assert Path("runs/.names/.retraining-grpo-other").exists()
         first.communicate()
     names.take_retraining(MODEL)
