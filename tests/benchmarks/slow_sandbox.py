@@ -4,7 +4,7 @@
 
 The calculator's training tasks, as many as an iteration plays at most, by a policy such as `make run-tools` leaves, or
 by one after a short cold start, which calls in a third of its episodes. Both are measured in turns; the table has the
-medians of the seconds, their ratio, and the calls an episode.
+medians of the seconds and of the ratios of the rounds, and the calls an episode.
 """
 
 import asyncio
@@ -94,10 +94,9 @@ def main(policy: Path) -> None:
             took, calls = measured(policy, slowed(spec, options, delay), config)
             seconds.append(took)
     table = Table("a call takes", "rollout", "ratio", title=f"{calls:.2f} calls an episode")
-    none = statistics.median(taken[0.0])
     for delay, seconds in taken.items():
-        middle = statistics.median(seconds)
-        table.add_row(f"{delay * 1000:.0f} ms more", f"{middle:.2f} s", f"{middle / none:.2f}")
+        ratio = statistics.median(took / none for took, none in zip(seconds, taken[0.0], strict=True))
+        table.add_row(f"{delay * 1000:.0f} ms more", f"{statistics.median(seconds):.2f} s", f"{ratio:.2f}")
     Console().print(table)
 
 
