@@ -43,8 +43,9 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 run-tools: $(READY) ## train the default policy to use a tool, on arithmetic: under five minutes
 	$(BIN)/pyflyte run workflows/grpo.py grpo --environment calculator --iterations 12
 
-test: $(READY) ## all tests but the slow proofs
-	$(BIN)/python -m pytest
+WORKERS ?= 0
+test: $(READY) ## all tests but the slow proofs, in this process; WORKERS=2 shares them between two
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 rehearse: $(READY) ## trainings as on a cluster, each task a process of its own: a quarter of an hour
 	$(BIN)/python -m pytest tests/rehearsal/rehearse_*.py -s

@@ -20,6 +20,8 @@ settings.load_profile("tests")
 
 ROOT = str(Path(__file__).parents[1])
 
+LONGEST = ("tests/workflows/", "tests/images/test_pods.py", "tests/training/test_ranks.py")
+
 # A head has 32 dimensions, the fewest that vLLM's attention takes on a CPU.
 TINY = TinyPolicyConfig(
     hidden_size=64,
@@ -30,6 +32,11 @@ TINY = TinyPolicyConfig(
     cold_start_batch=16,
     cold_start_learning_rate=1e-2,
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that of several workers none has one left when the others end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture(scope="session")
