@@ -1,13 +1,17 @@
 """Small trainings, started as a user starts them; one of them, from the command line, serves all files here."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
+from flytekit.clis.sdk_in_container import pyflyte
+from flytekit.core import local_cache
 
 from small import SMALL
 from tasks.config import GrpoConfig
@@ -56,6 +60,47 @@ def command(home: Path) -> Command:
         return [*line, "--config", json.dumps({**SMALL, **(config or {})})], environment
 
     return make
+
+
+@pytest.fixture(scope="session")
+def here(home: Path) -> Callable[..., tuple[int, str]]:
+    """Runs `pyflyte` with these words in this process, where the imports are done and the engine is warm.
+
+    For commands whose process is not what is tested. Returns the exit status and what the command, and processes that
+    it started, showed. Flyte's cache is that of the trainings in `home`.
+    """
+
+    def run(*words: str) -> tuple[int, str]:
+        (shown := home / "shown.txt").unlink(missing_ok=True)
+        with pytest.MonkeyPatch.context() as patch, _output_to(shown) as file:
+            patch.chdir(home)
+            patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+            patch.setenv("COLUMNS", "600")  # as into a log file
+            patch.setattr(local_cache, "CACHE_LOCATION", str(home / "runs" / ".flyte-cache"))
+            patch.setattr(local_cache.LocalTaskCache, "_initialized", False)
+            try:
+                pyflyte.main(words)
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+                file.write("" if end.code is None or isinstance(end.code, int) else f"{end.code}\n")
+        return status, shown.read_text()
+
+    return run
+
+
+@contextlib.contextmanager
+def _output_to(path: Path) -> Iterator[TextIO]:
+    """Append what this process prints to a file, also what C libraries and new processes do."""
+    kept = os.dup(1), os.dup(2)
+    with open(path, "a", buffering=1) as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            for number, descriptor in enumerate(kept, start=1):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
 
 
 @pytest.fixture(scope="session")

@@ -338,18 +338,16 @@ def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, h
     assert not (home / "runs" / "failing" / "policies" / "00001").exists()
 
 
-def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path, home: Path, command):
-    line, environment = command()
-    line = [line[0], "run", str(ROOT / "workflows/evaluation.py"), "evaluate"]
-    line += ["--policy", str(reference_run / "policies" / "00002"), "--tasks", "128", "--seed", "0"]
-    done = subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path, home: Path, here):
+    inputs = ["--policy", str(reference_run / "policies" / "00002"), "--tasks", "128", "--seed", "0"]
+    status, shown = here("run", str(ROOT / "workflows/evaluation.py"), "evaluate", *inputs)
+    assert status == 0, shown[-3000:]
     (folder,) = (home / "runs" / "evaluations").iterdir()
     found = json.loads((folder / "evaluation.json").read_text())
     known = summary(reference_run)
     assert found["metrics"]["regret"]["mean"] == known["regret"] == known["metrics"]["regret"]["mean"]
     assert found["reward"]["mean"] == known["expected_reward"] == known["reward"]
-    assert "regret" in done.stdout and "optimum" in done.stdout
+    assert "regret" in shown and "optimum" in shown
 
 
 def test_evaluation_and_report_have_decks(train):

@@ -1,7 +1,7 @@
 """What a real small training left of its lineage: on disk, in MLflow, and as a person asks for it."""
 
+import functools
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,13 @@ from tasks.policy.checkpoint import read_manifest
 from tasks.records import read_batch
 
 ROOT = Path(__file__).parents[2]
-Ask = Callable[..., subprocess.CompletedProcess[str]]
+Ask = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def ask(home: Path, command: Callable[..., tuple[list[str], dict[str, str]]]) -> Ask:
+def ask(here: Callable[..., tuple[int, str]]) -> Ask:
     """`pyflyte run workflows/lineage.py lineage`, from where the trainings were started."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        (pyflyte, *_), environment = command()
-        line = [pyflyte, "run", str(ROOT / "workflows/lineage.py"), "lineage", *arguments]
-        return subprocess.run(line, cwd=home, env=environment, capture_output=True, text=True)
-
-    return run
+    return functools.partial(here, "run", str(ROOT / "workflows/lineage.py"), "lineage")
 
 
 def mlflow_of(run: Path) -> tuple[Any, Any]:
@@ -102,12 +96,12 @@ def test_episodes_of_groups_with_reward_variance_are_traces_of_the_mlflow_run(re
 
 
 def test_a_person_sees_the_chain_and_gets_it_as_json(reference_run: Path, ask: Ask):
-    done = ask("--policy", "runs/reference/policies/00002")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "\x1b" not in done.stdout
+    status, shown = ask("--policy", "runs/reference/policies/00002")
+    assert status == 0, shown[-3000:]
+    assert "\x1b" not in shown
     infos = [read_manifest(reference_run / "policies" / f"{v:05d}") for v in range(3)]
     used = [len(has_reward_variance(reference_run, iteration)) for iteration in range(2)]
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("policy", "    from"))]
+    lines = [line for line in shown.splitlines() if line.startswith(("policy", "    from"))]
     assert [" ".join(line.split()) for line in lines] == [
         f"policy 2 {infos[2].digest[:12]} runs/reference/policies/00002",
         f"from {used[1]} of 24 groups (96 episodes) that policy 1 sampled, age 0 "
@@ -128,9 +122,9 @@ def test_a_person_asks_where_one_trajectory_comes_from(reference_run: Path, ask:
     row = next(row for row in rows if row["trajectory_id"] == f"{group}-2")
     digest = read_manifest(reference_run / "policies" / "00002").digest
     (version,) = mlflow_of(reference_run)[0].search_model_versions(f"tags.digest = '{digest}'")
-    done = ask("--policy", f"models:/grpo-blackjack/{version.version}", "--trajectory", f"{group}-2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    shown = " ".join(done.stdout.split())
+    status, text = ask("--policy", f"models:/grpo-blackjack/{version.version}", "--trajectory", f"{group}-2")
+    assert status == 0, text[-3000:]
+    shown = " ".join(text.split())
     sampler = read_manifest(reference_run / "policies" / "00001")
     for line in (
         f"trajectory {group}-2",
@@ -142,9 +136,9 @@ def test_a_person_asks_where_one_trajectory_comes_from(reference_run: Path, ask:
         *(" ".join(f"{message['role']} {message['content']}".split()) for message in row["messages"]),
     ):
         assert line in shown
-    wrong = ask("--policy", "runs/reference/policies/00001", "--trajectory", f"{group}-2")
-    assert wrong.returncode != 0
-    last = (wrong.stdout + wrong.stderr).strip().splitlines()[-1]
+    status, wrong = ask("--policy", "runs/reference/policies/00001", "--trajectory", f"{group}-2")
+    assert status != 0
+    last = wrong.strip().splitlines()[-1]
     assert f'trajectory is "{group}-2"; allowed: one of the iterations that this policy comes from, 0 to 0.' in last
 
 
@@ -167,7 +161,7 @@ def test_with_reuse_a_policy_names_older_batches_and_removed_versions(train, ask
     mlflow, record = mlflow_of(run)
     assert len(record.inputs.dataset_inputs) == 4
     assert mlflow.search_traces(locations=[record.info.experiment_id], run_id=record.info.run_id) == []
-    shown = ask("--policy", "runs/reused/policies/00004").stdout
+    _, shown = ask("--policy", "runs/reused/policies/00004")
     states = [line.endswith("(weights removed by its run)") for line in shown.splitlines() if line.startswith("policy")]
     assert states == [False, False, False, True, False]
 
