@@ -121,11 +121,25 @@ def test_blackjack_has_settings_of_its_own() -> None:
     assert (rollout.groups, rollout.max_groups, rollout.group_size) == (512, 4096, 2)
     assert (rollout.max_tokens, rollout.max_turns, rollout.invalid_reward) == (4, 16, None)
     assert (config.algorithm.name, config.algorithm.kl_coefficient) == ("grpo", 0.15)
-    assert (training.epochs, training.minibatch_size, training.learning_rate) == (2, 64, 5e-4)
+    assert (config.algorithm.clip_low, config.algorithm.clip_high) == (0.5, 1.0)
+    assert (training.epochs, training.minibatch_size, training.learning_rate) == (2, 64, 1e-3)
     assert (training.warmup_iterations, training.min_lr_factor, training.seq_len, training.rows) == (4, 0.1, 256, 16)
     assert (config.evaluation.tasks, config.evaluation.every) == (8192, 8)
     assert (tiny.hidden_size, tiny.layers, tiny.heads, tiny.cold_start_learning_rate) == (128, 2, 4, 2e-3)
-    assert (tiny.cold_start_demonstrations, tiny.cold_start_steps, tiny.cold_start_batch) == (2048, 300, 32)
+    assert (tiny.cold_start_demonstrations, tiny.cold_start_steps, tiny.cold_start_batch) == (2048, 120, 32)
+
+
+def test_an_environments_clips_are_not_those_of_another_loss() -> None:
+    defaults = get_environment("blackjack").defaults
+    for given, clips in (
+        ({"name": "gspo"}, (0.1, 0.1)),
+        ({"name": "dapo", "clip_low": 0.3}, (0.3, 0.28)),
+        ({"name": "grpo"}, (0.5, 1.0)),
+        ({"kl_coefficient": 0.0}, (0.5, 1.0)),
+        ({"clip_high": 0.4}, (0.5, 0.4)),
+    ):
+        algorithm = GrpoConfig.from_dict({"algorithm": given}).resolved(defaults).algorithm
+        assert (algorithm.clip_low, algorithm.clip_high) == clips
 
 
 def test_the_mismatch_allowed_is_that_of_the_precision() -> None:

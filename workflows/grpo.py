@@ -200,7 +200,7 @@ def grpo(
     policy: str = "tiny",
     environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
-    iterations: int = 32,
+    iterations: int = 16,
     seed: int = 0,
     lag: int = 0,
     config: GrpoConfig = GrpoConfig(),

@@ -32,16 +32,32 @@ PEER = HERE.parents[2] / ".peers" / "bin" / "python"
 TARGETS = (0.05, 0.02)  # regrets
 # What TRL is tried with: micro-batches of 64, generation batches of 512 and 1,024, groups of 2 to 16, with and without
 # a KL term. Groups of 8 and no KL are TRL's own defaults; the last setting is nearest to ours.
+WIDE = {"epsilon": 0.5, "epsilon_high": 1.0}  # the clip that we use
+TWICE = {"num_iterations": 2, **WIDE}  # with two epochs
 BASE = {"per_device_train_batch_size": 64, "scale_rewards": "none"}
 SEARCH: tuple[dict[str, Any], ...] = (
     {"learning_rate": 5e-4, "num_generations": 8, "beta": 0.0, "steps_per_generation": 8},
     {"learning_rate": 2e-3, "num_generations": 8, "beta": 0.0, "steps_per_generation": 8},
     {"learning_rate": 1e-3, "num_generations": 8, "beta": 0.04, "steps_per_generation": 8},
-    {"learning_rate": 1e-3, "num_generations": 2, "beta": 0.0, "steps_per_generation": 16},
-    {"learning_rate": 1e-3, "num_generations": 16, "beta": 0.0, "steps_per_generation": 16},
-    {"learning_rate": 1e-3, "num_generations": 8, "beta": 0.0, "steps_per_generation": 8, "num_iterations": 2},
+    {"learning_rate": 1e-3, "num_generations": 8, "beta": 0.0, "steps_per_generation": 8, **WIDE},
+    {"learning_rate": 1e-3, "num_generations": 8, "beta": 0.15, "steps_per_generation": 8, **WIDE},
+    {
+        "learning_rate": 1e-3,
+        "num_generations": 16,
+        "beta": 0.0,
+        "steps_per_generation": 16,
+        "num_iterations": 2,
+        **WIDE,
+    },
     {"learning_rate": 1e-3, "num_generations": 8, "beta": 0.0, "steps_per_generation": 8, "scale_rewards": "group"},
-    {"learning_rate": 5e-4, "num_generations": 2, "beta": 0.15, "steps_per_generation": 16, "num_iterations": 2},
+    {
+        "learning_rate": 1e-3,
+        "num_generations": 2,
+        "beta": 0.15,
+        "steps_per_generation": 16,
+        "num_iterations": 2,
+        **WIDE,
+    },
 )
 
 

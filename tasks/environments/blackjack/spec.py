@@ -33,9 +33,10 @@ METRICS = (
 # With these `tiny` learns the game on a CPU in a few minutes, see docs/algorithms.md.
 DEFAULTS: Mapping[str, Any] = {
     "rollout": {"max_tokens": 4, "max_turns": 16, "group_size": 2, "groups": 512, "max_groups": 4096},
-    "algorithm": {"kl_coefficient": 0.15},
-    "training": {"epochs": 2, "learning_rate": 5e-4, "warmup_iterations": 4, "seq_len": 256},
+    "algorithm": {"kl_coefficient": 0.15, "clip_low": 0.5, "clip_high": 1.0},
+    "training": {"epochs": 2, "learning_rate": 1e-3, "warmup_iterations": 4, "seq_len": 256},
     "evaluation": {"tasks": 8192},
+    "tiny": {"cold_start_steps": 120},
 }
 
 
