@@ -200,7 +200,7 @@ def grpo(
     policy: str = "tiny",
     environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
-    iterations: int = 16,
+    iterations: int = 24,
     seed: int = 0,
     lag: int = 0,
     config: GrpoConfig = GrpoConfig(),

@@ -26,7 +26,7 @@ def retrain(
     policy: str = "tiny",
     environment: str = DEFAULT_ENVIRONMENT,
     environment_url: str = "",
-    iterations: int = 16,
+    iterations: int = 24,
     lag: int = 0,
     tasks: int = 0,
     config: GrpoConfig = GrpoConfig(),
