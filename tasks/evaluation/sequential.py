@@ -6,7 +6,7 @@ A bet is placed on each paired difference x of rewards, in [-1, 1] once divided 
 
 If the policy is no better, E[x] <= 0, the wealth is a non-negative supermartingale that begins at 1. It reaches
 1 / ALPHA with a probability of at most ALPHA, whenever one looks and however long (Ville's inequality). The stake is
-the approximate growth optimum of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
+about that of fastest growth, by Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
 JRSS B 86 (2024), section B.3; any other that knows only the past keeps the guarantee.
 """
 

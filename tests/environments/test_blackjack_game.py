@@ -8,6 +8,7 @@ from tasks.environments.blackjack.cards import RANKS, hand_total
 from tasks.environments.blackjack.environment import BlackJack
 from tasks.environments.blackjack.game import Game, Observation, shuffled_deck
 from tasks.environments.blackjack.language import initial_messages, next_messages
+from tasks.environments.blackjack.optimum import action_values
 from tasks.environments.catalog import get_environment
 from tasks.environments.interface import Step
 
@@ -150,11 +151,12 @@ def test_what_an_episode_says() -> None:
     assert first.messages[1]["content"] == "Cards 5 A, soft 16. Dealer 3."
     assert (first.reward, first.done) == (0.0, False)
     assert hit.messages == [{"role": "user", "content": "Cards 5 A 3, soft 19. Dealer 3."}]
-    assert (hit.metrics, hit.note, hit.valid) == ({"agreement": 1.0}, "as the optimum", True)
+    assert (hit.metrics, hit.note, hit.valid) == ({"agreement": 1.0, "regret": 0.0}, "as the optimum", True)
     assert stood.done and stood.messages == [] and stood.reward in (-1, 0, 1)
     first, lost = episode(BlackJack(), 0, ["I stand."])
     assert (lost.reward, lost.done, lost.valid, lost.note) == (-1.0, True, False, "unreadable")
-    assert lost.metrics == {"agreement": 0.0}
+    best = max(action_values(("5", "A"), "3").values())
+    assert lost.metrics == {"agreement": 0.0, "regret": best + 1} and 0 < best < 0.1
 
 
 def test_training_and_evaluation_share_no_deck() -> None:
