@@ -1,7 +1,9 @@
 """Small policies of one shape, so that a single vLLM engine serves all tests that need one; and server processes."""
 
+import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ settings.register_profile("tests", deadline=None, derandomize=True)
 settings.load_profile("tests")
 
 ROOT = str(Path(__file__).parents[1])
-
+TEMPORARY = (tempfile.tempdir, os.environ.get("TMPDIR"))
 LONGEST = ("tests/workflows/", "tests/images/test_pods.py", "tests/training/test_ranks.py")
 
 # A head has 32 dimensions, the fewest that vLLM's attention takes on a CPU.
@@ -34,9 +36,20 @@ TINY = TinyPolicyConfig(
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take longest come first, so that of several workers none has one left when the others end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    if "PYTEST_XDIST_WORKER" in os.environ or config.getoption("numprocesses", None):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder() -> None:
+    """The one with which the tests began: a run in this process sets its own, for good."""
+    tempfile.tempdir = TEMPORARY[0]
+    if TEMPORARY[1] is None:
+        os.environ.pop("TMPDIR", None)
+    else:
+        os.environ["TMPDIR"] = TEMPORARY[1]
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ continues, is in the folder of the runs: deleting `runs/` starts anew.
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,22 @@ class SettingsParam(click_types.JsonParamType):
         return read_given(value, param.name if param else "config") if isinstance(value, str) else value
 
 
+def _naming_it(call: Callable[..., Any]) -> Any:
+    """A function of Flyte's cache that names its folder where the disk is full."""
+
+    def called(*given: Any, **named: Any) -> Any:
+        with writing(Path(local_cache.CACHE_LOCATION)):
+            return call(*given, **named)
+
+    return staticmethod(called)
+
+
 if not sys.stderr.isatty():
     os.environ.setdefault("COLUMNS", "600")  # a log file keeps an error's one sentence on one line
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
 click_types.JsonParamType = SettingsParam  # of every input that is a record
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
 for _name in ("initialize", "get", "set"):  # else a full disk is said without a name
-    _named = writing(Path(local_cache.CACHE_LOCATION))(getattr(local_cache.LocalTaskCache, _name))
-    setattr(local_cache.LocalTaskCache, _name, staticmethod(_named))
+    setattr(local_cache.LocalTaskCache, _name, _naming_it(getattr(local_cache.LocalTaskCache, _name)))
 remove_at_exit(Path(data_persistence.default_local_file_access_provider.local_sandbox_dir).parent.parent)
 remove_at_exit(Path(Config.local_sandbox_path))
