@@ -52,7 +52,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_a_warm_pod_gives_what_single_stages_give_and_another_goes_on_after_it(
     train: Callable[..., Path], together: Callable[..., Any], home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    apart = train("apart", iterations=ITERATIONS)
+    apart = train("in-stages", iterations=ITERATIONS)
     before = together(0, 2)  # and lost before its third
     capfd.readouterr()
     made = together(0, ITERATIONS)
