@@ -40,7 +40,7 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 	$(BIN)/pyflyte run workflows/grpo.py grpo --policy $(SMOLLM2) \
 	  --config workflows/configs/smollm2-135m.yaml --iterations 80
 
-run-tools: $(READY) ## train the default policy to use a tool, on arithmetic: under five minutes
+run-tools: $(READY) ## train the default policy to use a tool, on arithmetic: about five minutes of processor time
 	$(BIN)/pyflyte run workflows/grpo.py grpo --environment calculator --iterations 12
 
 WORKERS ?= 0
