@@ -367,13 +367,11 @@ class GrpoConfig(Settings):
         An environment's clips are for the loss of its defaults; another loss has its own. Raises ValueError, in one
         sentence, for values that do not fit together.
         """
-        given, defaults = self.to_dict(), dict(defaults)
-        own = dict(defaults.get("algorithm", {}))
-        if given.get("algorithm", {}).get("name", own.get("name", "grpo")) != own.get("name", "grpo"):
-            defaults["algorithm"] = {
-                name: value for name, value in own.items() if name not in ("clip_low", "clip_high")
-            }
-        found = self.model_validate(merged(defaults, given))
+        given, algorithm = self.to_dict(), defaults.get("algorithm", {})
+        loss = algorithm.get("name", "grpo")
+        if given.get("algorithm", {}).get("name", loss) != loss:
+            algorithm = {name: value for name, value in algorithm.items() if name not in ("clip_low", "clip_high")}
+        found = self.model_validate(merged({**defaults, "algorithm": algorithm}, given))
         rollout, buffer, training, values = found.rollout, found.buffer, found.training, found.whole()
         longest = rollout.max_episode_tokens or training.seq_len
         allowed = f"at most training.seq_len ({training.seq_len}), a trajectory must fit in one row"

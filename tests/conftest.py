@@ -20,6 +20,7 @@ from tasks.policy.tiny import make_weights
 settings.register_profile("tests", deadline=None, derandomize=True)
 settings.load_profile("tests")
 
+os.environ.setdefault("GRPO_ROLLOUT_PROCESSES", "1")  # each would open an engine of its own
 ROOT = str(Path(__file__).parents[1])
 TEMPORARY = (tempfile.tempdir, os.environ.get("TMPDIR"))
 LONGEST = ("tests/workflows/", "tests/images/test_pods.py", "tests/training/test_ranks.py")

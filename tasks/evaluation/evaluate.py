@@ -3,6 +3,7 @@
 The policy plays greedily, the baselines play the very same tasks. All rewards are the environment's own, unshaped.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from tasks.environments.interface import EnvironmentSpec, Episode, Task
 from tasks.environments.scripted import annotated, play_baseline
 from tasks.evaluation.metrics import PASS_AT, ended, mean_of, measure
 from tasks.evaluation.records import Evaluation, Example, Results
+from tasks.json_files import read_object
 from tasks.policy.checkpoint import read_manifest
 from tasks.progress import ProgressCallback, no_progress
+from tasks.rollout import processes
 from tasks.rollout.play import play_tasks
 from tasks.seeds import derived_seed, evaluation_indices
 
@@ -50,7 +53,25 @@ class TaskSet:
         temperature: float = 0.0,
         episode_ended: Callable[[Episode], None] = lambda episode: None,
     ) -> list[Episode]:
-        """The policy's episodes on these tasks."""
+        """The policy's episodes on these tasks, in their order, by as many processes as there are."""
+        number = min(processes.count(read_object(policy / "config.json"), rollout), len(tasks))
+        shares = [range(first, len(tasks), number) for first in range(number)]
+        given = [(policy, rollout, [tasks[n] for n in share], share, temperature) for share in shares]
+        found = processes.together(lambda: self._play(*given[0], episode_ended), self._play, given[1:])
+        for episode in itertools.chain.from_iterable(found[1:]):
+            episode_ended(episode)
+        return [found[n % number][n // number] for n in range(len(tasks))]
+
+    def _play(
+        self,
+        policy: Path,
+        rollout: RolloutConfig,
+        tasks: Sequence[Task],
+        numbers: Sequence[int],
+        temperature: float,
+        episode_ended: Callable[[Episode], None] = lambda episode: None,
+    ) -> list[Episode]:
+        """`numbers` are those of the tasks among all that are played."""
         return play_tasks(
             policy,
             self.spec(rollout),
@@ -58,7 +79,7 @@ class TaskSet:
             rollout,
             url=self.url,
             temperature=temperature,
-            reply_seed=lambda number, turn: derived_seed("evaluation reply", self.seed, number, turn),
+            reply_seed=lambda number, turn: derived_seed("evaluation reply", self.seed, numbers[number], turn),
             ended=episode_ended,
         )
 

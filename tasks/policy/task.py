@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flytekit import task
+from flytekit import FlyteContextManager, task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
@@ -25,6 +25,7 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
             from tasks.training.cold_start import tiny_policy  # takes seconds, and only `tiny` needs it
 
             console.stage("policy tiny: cold start")
+            _start_others(config)
             thinking, options = config.rollout.thinking, config.rollout.environment_options
             source = tiny_policy(
                 config.tiny, config.training, run.environment, run.seed, thinking=thinking, options=options
@@ -43,6 +44,17 @@ def initial_policy(run: Run, config: GrpoConfig) -> FlyteDirectory:
         mlflow_run.log_metrics(run, s.seconds(), 0)
         outbox.save_pending(run, folder)
     return FlyteDirectory(str(folder))
+
+
+def _start_others(config: GrpoConfig) -> None:
+    """On one machine the processes that will sample start while the cold start takes one core."""
+    from tasks.policy.tiny import shape
+    from tasks.rollout import processes
+    from tasks.rollout.engine import load_libraries
+
+    state = FlyteContextManager.current_context().execution_state
+    if state is not None and state.is_local_execution():
+        processes.start(processes.count(shape(config.tiny), config.rollout) - 1, load_libraries, config.rollout)
 
 
 def fetched(uri: str) -> Path:

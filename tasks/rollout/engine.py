@@ -6,6 +6,7 @@ vllm.
 """
 
 import functools
+import importlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,13 +33,8 @@ class Engine:
     """vLLM with the weights of one policy directory at a time. Requests are added; `step` samples for all of them."""
 
     def __init__(self, policy: Path, config: RolloutConfig, seed: int = 0):
-        _set_environment(config)
+        load_libraries(config)
         import torch
-        from vllm.platforms import current_platform
-
-        if current_platform.is_cpu():
-            # Else small functions of vLLM's go through g++ in each new process: half a minute, and no g++ is an error.
-            current_platform.simple_compile_backend = "eager"
         from vllm import LLM, SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -166,8 +162,8 @@ def _untied(policy: Path) -> Iterator[tuple[str, Any]]:
                 yield "lm_head.weight", weight
 
 
-def _set_environment(config: RolloutConfig) -> None:
-    """What vLLM reads from the environment when it is imported; a user's own settings win."""
+def load_libraries(config: RolloutConfig) -> None:
+    """Import vLLM, which takes seconds and reads these variables then; a user's own settings win."""
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: seconds instead of most of a minute
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
@@ -176,6 +172,12 @@ def _set_environment(config: RolloutConfig) -> None:
     }.items():
         os.environ.setdefault(name, value)
     hub.stay_offline()
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        # Else small functions of vLLM's go through g++ in each new process: half a minute, and no g++ is an error.
+        current_platform.simple_compile_backend = "eager"
+    importlib.import_module("vllm.entrypoints.llm")
 
 
 _warm: dict[str, Engine] = {}

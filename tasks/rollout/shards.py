@@ -13,11 +13,16 @@ token, where its draw falls that close to the border between two.
 """
 
 import math
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from tasks.config import RolloutConfig
+from tasks.json_files import read_object
+from tasks.progress import no_progress
+from tasks.rollout import processes
 from tasks.rollout.batch import batch_metrics
 from tasks.rollout.worker import RolloutWorker, rows_by_group
 
@@ -61,6 +66,29 @@ def join_shards(
         "rollout/lost_shards": float(config.workers - len(present)),
         "rollout/lost_groups": float(numbers[count - 1] + 1 - count),
     }
+
+
+def sample_batch(worker: RolloutWorker) -> tuple[pa.Table, dict[str, float]]:
+    """The batch of one worker, and its metrics: by itself, or by processes of this machine that are workers of it."""
+    config = worker.config
+    number = min(processes.count(read_object(worker.policy / "config.json"), config), config.groups)
+    if number == 1:
+        batch, _ = worker.play(range(config.max_groups))
+        return batch, batch_metrics(batch, worker.play_s, worker.setup_s)
+    began, progress = time.perf_counter(), worker.progress
+    each = config.replace(
+        workers=number,
+        concurrent_episodes=math.ceil(config.concurrent_episodes / number),
+        environment_concurrency=math.ceil(config.environment_concurrency / number),
+    )
+    first, *others = (replace(worker, config=each, progress=no_progress) for _ in range(number))
+    first.progress = lambda done, wanted, note: progress(min(done * number, config.groups), config.groups, note)
+    shards = processes.together(
+        lambda: sample_shard(first, 0), sample_shard, [(other, shard) for shard, other in enumerate(others, 1)]
+    )
+    batch, _ = worker.play(range(config.max_groups), pa.concat_tables(shards).combine_chunks())
+    setup_s = first.setup_s + worker.setup_s
+    return batch, batch_metrics(batch, time.perf_counter() - began - setup_s, setup_s)
 
 
 def _with_groups(config: RolloutConfig, groups: int) -> RolloutConfig:

@@ -48,15 +48,15 @@ def shards_of(workers: int, needed: int) -> ArrayNodeMapTask:
 @task(cache=True, cache_version=CACHE_VERSION, **pod("rollout"))
 def rollout(run: Run, config: RolloutConfig, policy: FlyteDirectory, iteration: int) -> FlyteDirectory:
     """Sample one batch of trajectories from `policy`."""
-    from tasks.rollout.batch import batch_metrics
+    from tasks.rollout.shards import sample_batch
     from tasks.tracking import console
 
     with stage(run, "rollout", step=iteration) as s:
         s.carried = {STARTED: time.time()}
         with console.bar(f"rollout {iteration}", "groups") as progress:
             worker = _worker(run, config, policy, iteration, progress)
-            batch, _ = worker.play(range(config.max_groups))
-        s.metrics = {**batch_metrics(batch, worker.play_s, worker.setup_s), **worker.curriculum.metrics}
+            batch, s.metrics = sample_batch(worker)
+        s.metrics |= worker.curriculum.metrics
         s.result = _write(run, batch, policy, iteration)
     return FlyteDirectory(str(s.result))
 

@@ -21,6 +21,7 @@ from tasks.policy.checkpoint import check_checkpoint
 from tasks.policy.conversation import check_conversation, has_clock
 from tasks.policy.memory import GIB, expected
 from tasks.policy.tiny import shape
+from tasks.rollout import processes
 from tasks.run import names
 from tasks.settings import flat, require
 from tasks.tracking import mlflow_run
@@ -168,6 +169,8 @@ def check_memory(
     gpu = machine.gpu_bytes() if here else 0
     needs = expected(config_json, config, lag=lag, gpu=gpu)
     if here:
+        number = processes.count(config_json, config.rollout)
+        needs |= {name: number * needs[name] for name in ("generator", "libraries") if name in needs}
         require(config.training.nodes == 1, "training.nodes", config.training.nodes, "1 on a single machine")
         machine.check_ranks(config.training)
         machine.check_gpus(config.rollout)

@@ -100,7 +100,7 @@ def kind_of(event: str, path: str) -> str:
     """Operations on the same file of any iteration, run and process are of one kind."""
     if path.startswith("/.tmp/"):
         return f"{event} /.tmp/*"
-    return f"{event} {re.sub(r'[.](new|old)-.*?[.][a-z0-9_]+', r'.new', re.sub('[0-9a-f]{32}|[0-9]+', 'N', path))}"
+    return f"{event} {re.sub('[0-9a-f]{32}|[0-9]+', 'N', re.sub(r'[.](new|old)-[^/]*', '.new', path))}"
 
 
 def train(line: list[str]) -> None:
