@@ -20,6 +20,7 @@ from tasks.config import Run
 from tasks.folders import run_folder, use_scratch_folder, versions, write_file, writing
 from tasks.infrastructure import recoverable, will_be_retried
 from tasks.peak_memory import peak_memory, reset_peak
+from tasks.run import ending
 from tasks.tracking import console, mlflow_run, outbox
 from tasks.tracking.provenance import flyte_execution
 
@@ -61,7 +62,8 @@ def stage(run: Run, name: str = "", *, step: int = 0) -> Iterator[Stage]:
     """A stage of `run`, whose metrics have the policy version `step`.
 
     When the block raises, the MLflow run is marked FAILED, with the reason as a tag, unless the cluster will try it
-    again; one of several ranks leaves all that to the process that started them.
+    again: a run whose pod is ended from outside is KILLED until its next stage begins. One of several ranks leaves all
+    that to the process that started them.
     """
     use_scratch_folder()
     running = Stage(name)
@@ -91,16 +93,22 @@ def _begin_on_a_cluster(run: Run, name: str) -> None:
 
     if said := granted.complaint(name or "the stage"):
         console.stage(said)
+    ending.raise_at_sigterm()
     with contextlib.suppress(Exception):  # what MLflow shows meanwhile is not worth a stage
         mlflow_run.go_on(run.tracking_uri, run.mlflow_run_id)
 
 
 def _mark_failed(run: Run, error: BaseException) -> None:
-    """What the cluster tries again has not failed; where it gives up, the workflow's failure handler says so."""
-    if will_be_retried(error):
-        return
+    """What the cluster tries again has not failed; where it gives up, the workflow's failure handler says so.
+
+    It does not tell a pod whether it will be tried again or its execution was aborted, for which no handler runs.
+    """
+    reason = str(error) or type(error).__name__
     with contextlib.suppress(Exception):  # this error matters more than one of the tracking server
-        mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, str(error) or type(error).__name__)
+        if not will_be_retried(error):
+            mlflow_run.fail(run.tracking_uri, run.mlflow_run_id, reason)
+        elif not isinstance(error, Exception):
+            mlflow_run.kill(run.tracking_uri, run.mlflow_run_id, reason)
 
 
 @contextlib.contextmanager
@@ -110,6 +118,10 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
     A shard that raises leaves its reason as a tag of the MLflow run; where too many have, it raises RuntimeError.
     """
     use_scratch_folder()
+    if flyte_execution():
+        ending.raise_at_sigterm()
+        with contextlib.suppress(Exception):  # as in `_begin_on_a_cluster`; another shard may have failed for good
+            mlflow_run.go_on(run.tracking_uri, run.mlflow_run_id, after=("KILLED",))
     with recoverable():
         try:
             with writing(run_folder(run.name)):
@@ -124,9 +136,7 @@ def shard_context(run: Run, name: str, shard: int, *, of: int, allowed_failures:
 
 def _shard_is_lost(run: Run, name: str, shard: int, of: int, allowed_failures: int, error: BaseException) -> None:
     """Note it, unless the cluster tries it again; RuntimeError where it is one too many."""
-    if will_be_retried(error):
-        return
-    if not allowed_failures or not isinstance(error, Exception):
+    if will_be_retried(error) or not allowed_failures or not isinstance(error, Exception):
         _mark_failed(run, error)
         return
     failed, reason = 1, str(error) or type(error).__name__

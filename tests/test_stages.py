@@ -7,6 +7,7 @@ import pytest
 
 from tasks import stages
 from tasks.config import Run
+from tasks.run.ending import Terminated
 from tasks.stages import METRICS, last_evaluation, read_metrics, shard_context, stage, stage_folder
 from tasks.tracking import mlflow_run
 from tasks.tracking.mlflow_store import client
@@ -136,7 +137,7 @@ def test_the_last_evaluation_below_a_version(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(ConnectionResetError("by peer"), "RUNNING"), (KeyboardInterrupt(), "RUNNING"), (ValueError("x"), "FAILED")],
+    [(ConnectionResetError("by peer"), "RUNNING"), (KeyboardInterrupt(), "KILLED"), (ValueError("x"), "FAILED")],
 )
 def test_what_a_cluster_tries_again_does_not_fail_the_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str
@@ -151,8 +152,33 @@ def test_what_a_cluster_tries_again_does_not_fail_the_run(
     assert not [
         tag
         for tag in client(run.tracking_uri).get_run(run.mlflow_run_id).data.tags
-        if status == "RUNNING" and tag.startswith("lost.")
+        if status != "FAILED" and tag.startswith("lost.")
     ]
+
+
+def test_what_was_ended_from_outside_is_killed_until_it_is_tried_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f3a9")
+
+    def end(error: BaseException) -> tuple[str, str]:
+        with pytest.raises(type(error)), stage(run, "train"):
+            raise error
+        return in_mlflow(run)[:2]
+
+    assert end(Terminated()) == ("KILLED", "ended by SIGTERM")
+    with stage(run, "train"):
+        assert in_mlflow(run)[:2] == ("RUNNING", "")
+    lose(run, 0, 1, Terminated())
+    assert in_mlflow(run)[:2] == ("KILLED", "ended by SIGTERM")
+    with shard_context(run, "rollout 0", 0, of=4, allowed_failures=1):
+        assert in_mlflow(run)[:2] == ("RUNNING", "")
+    # A stage has failed, and the cluster ends the pods beside it.
+    with stage(run, "train"):
+        assert end(ValueError("mismatch 0.4.")) == ("FAILED", "mismatch 0.4.")
+        mlflow_run.kill(run.tracking_uri, run.mlflow_run_id, "ended by SIGTERM")
+    with shard_context(run, "rollout 0", 0, of=4, allowed_failures=1):
+        assert in_mlflow(run)[:2] == ("FAILED", "mismatch 0.4.")
 
 
 def test_the_first_stage_after_a_recovery_sets_the_run_right(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,21 @@ continues, is in the folder of the runs: deleting `runs/` starts anew.
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
+from flytekit.clis.sdk_in_container import utils
 from flytekit.configuration import Config
 from flytekit.core import data_persistence, local_cache
 from flytekit.interaction import click_types
 
-from tasks.folders import RUNS, remove_at_exit, writing
+from tasks.folders import RUNS, DiskError, remove_at_exit, writing
 from tasks.run.given import read_given
+
+TASKS = Path(__file__).parents[1] / "tasks"
 
 
 class SettingsParam(click_types.JsonParamType):
@@ -24,6 +29,22 @@ class SettingsParam(click_types.JsonParamType):
 
     def _parse(self, value: Any, param: Any) -> Any:
         return read_given(value, param.name if param else "config") if isinstance(value, str) else value
+
+
+_traceback = utils.pretty_print_traceback
+
+
+def _sentence_alone(error: Exception, verbosity: int = 1) -> None:
+    """Print how a command ended: of a bad input, which this project refused, and of a full disk the sentence alone.
+
+    `pyflyte -v` shows the rest too. Of a ValueError that a library raised it is needed.
+    """
+    *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
+    ours = Path(raised_in.f_code.co_filename).is_relative_to(TASKS)
+    if verbosity or not (isinstance(error, DiskError) or (type(error) is ValueError and ours)):
+        _traceback(error, verbosity)
+    else:  # flytekit puts the name of the task on a line above
+        click.echo(str(error).strip().splitlines()[-1].strip(), err=True)
 
 
 def _naming_it(call: Callable[..., Any]) -> Any:
@@ -40,6 +61,7 @@ if not sys.stderr.isatty():
     os.environ.setdefault("COLUMNS", "600")  # a log file keeps an error's one sentence on one line
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; its warnings are for developers
 click_types.JsonParamType = SettingsParam  # of every input that is a record
+utils.pretty_print_traceback = _sentence_alone
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
 for _name in ("initialize", "get", "set"):  # else a full disk is said without a name
     setattr(local_cache.LocalTaskCache, _name, _naming_it(getattr(local_cache.LocalTaskCache, _name)))

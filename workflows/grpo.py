@@ -9,13 +9,14 @@ with lag n it samples from policy v-n, so that n rollouts run beside the trainin
 
 from typing import NamedTuple
 
-from flytekit import FlyteContextManager, dynamic, workflow
+from flytekit import dynamic, workflow
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.buffer.task import TrainingBatch
 from tasks.config import DEFAULT_ENVIRONMENT, GrpoConfig, Run
 from tasks.evaluation.task import evaluate, gather_evaluations, report
+from tasks.here import is_here
 from tasks.policy.task import initial_policy
 from tasks.resources import pod, pod_of_ranks
 from tasks.run.task import apply_retention, create_run, training_failed
@@ -162,12 +163,6 @@ def retained(
         kept = old % config.retention.every == 0 or is_evaluated(old, iterations, config)
         unused = states[:-last] if kept else [*states[:-last], *policies[:-last]]
     return policies[-last:], states[-last:], unused
-
-
-def is_here() -> bool:
-    """Whether this is a run on one machine, whose engine and trainer are warm anyway."""
-    state = FlyteContextManager.current_context().execution_state
-    return state is not None and state.is_local_execution()
 
 
 def is_evaluated(version: int, iterations: int, config: GrpoConfig) -> bool:

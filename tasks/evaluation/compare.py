@@ -14,7 +14,7 @@ from tasks.environments.interface import Episode
 from tasks.evaluation.evaluate import TaskSet, play_baselines
 from tasks.evaluation.metrics import ended, mean_of, measure
 from tasks.evaluation.records import Results
-from tasks.evaluation.sequential import ENOUGH, evidence, reward_range
+from tasks.evaluation.sequential import ENOUGH, Evidence, reward_range
 from tasks.folders import atomic_directory
 from tasks.json_records import Record
 from tasks.policy.checkpoint import read_manifest
@@ -76,12 +76,6 @@ def paired(policy: Mapping[str, float], other: Mapping[str, float]) -> dict[str,
     return {"difference": mean.mean, "difference_ci95": mean.ci95, **counts}
 
 
-def evidence_of(policy: Mapping[str, float], other: Mapping[str, float], between: tuple[float, float]) -> float:
-    """The most evidence that there was after any task, in the order in which they were played."""
-    gains = [reward - other[task] for task, reward in policy.items() if task in other]
-    return float(evidence(gains, between[1] - between[0]).max(initial=1.0))
-
-
 def check_tasks(tasks: int, seed: int = 0) -> None:
     """Raise ValueError for a number of tasks, or a seed of an evaluation or a larger `fresh_seed`, that cannot be."""
     require(tasks == 0 or tasks >= 2, "tasks", tasks, "2 or more, or 0 for the environment's own number")
@@ -100,8 +94,7 @@ def compare_into(
 ) -> Comparison:
     """Play the same test tasks with both policies, 0 for as many as the environment says; write FILE into `folder`.
 
-    A `sequential` comparison plays ROUND of them at a time, until one of the policies is surely better or all are
-    played.
+    A `sequential` comparison plays ROUND of them at a time, until the policy is surely better or all are played.
 
     The other policy plays with `other_rollout`, if it is given: without the tool, say. Raises ValueError where that
     makes other tasks.
@@ -115,16 +108,20 @@ def compare_into(
     sides = {"policy": (policy, rollout), "other": (other, other_rollout)}
     played: dict[str, list[Episode]] = {name: [] for name in sides}
     rewards: list[dict[str, float]] = [{}, {}]
-    found: float | None = None
+    evidence: Evidence | None = None
+    if sequential:
+        lowest, highest = reward_range(spec, task_set.environment)
+        evidence = Evidence(highest - lowest)
     for start in range(0, len(tasks), ROUND if sequential else len(tasks)):
         now = tasks[start : start + ROUND] if sequential else tasks
         for (name, (of, settings)), by_task in zip(sides.items(), rewards, strict=True):
             episodes = task_set.play(of, settings, now)
             played[name] += episodes
             by_task |= {episode.task.id: episode.reward for episode in ended(episodes)}
-        if sequential:
-            found = so_far = evidence_of(rewards[0], rewards[1], reward_range(spec, task_set.environment))
-            if so_far >= ENOUGH:
+        if evidence is not None:
+            policys, others = rewards
+            evidence.add([policys[t.id] - others[t.id] for t in now if t.id in policys and t.id in others])
+            if evidence.most >= ENOUGH:
                 break
     task_set = replace(task_set, tasks=len(played["policy"]))
     comparison = Comparison(
@@ -132,7 +129,7 @@ def compare_into(
         other=read_manifest(other).digest,
         seed=task_set.seed,
         **paired(*rewards),  # type: ignore[arg-type]
-        evidence=found,
+        evidence=None if evidence is None else evidence.most,
         results={name: measure(task_set.spec(sides[name][1]), episodes) for name, episodes in played.items()},
         baselines=play_baselines(task_set, rollout),  # type: ignore[arg-type]  # settings have a hash
     )

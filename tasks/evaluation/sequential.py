@@ -22,22 +22,37 @@ ENOUGH = 1 / ALPHA  # evidence at which a policy is surely better
 LARGEST_STAKE = 0.5
 
 
-def evidence(differences: Sequence[float], width: float) -> np.ndarray:
-    """The wealth after each difference, [T]; each is at most `width` to either side, else ValueError.
+class Evidence:
+    """The wealth of the bets so far. Differences may come in parts: the numbers are those of all of them at once.
 
-    >>> evidence([1.0, 1.0], width=1.0).round(3).tolist()
+    >>> Evidence(width=1.0).add([1.0, 1.0]).round(3).tolist()
     [1.0, 1.5]
     """
-    x_T = np.asarray(differences, dtype=np.float64) / width
-    if len(x_T) and np.abs(x_T).max() > 1 + 1e-9:
-        most = float(np.abs(x_T).max() * width)
-        raise ValueError(f"two rewards on one task differ by {most:g}; allowed: {width:g}, the environment's range.")
-    seen_T = np.arange(len(x_T))  # before each
-    sums_T, squares_T = (np.concatenate([[0.0], np.cumsum(of)[:-1]])[: len(x_T)] for of in (x_T, x_T**2))
-    mean_T = sums_T / (seen_T + 1)
-    variance_T = (0.25 + squares_T) / (seen_T + 1) - mean_T**2
-    stake_T = np.clip(mean_T / (variance_T + mean_T**2), 0.0, LARGEST_STAKE)
-    return np.exp(np.cumsum(np.log1p(stake_T * x_T)))
+
+    def __init__(self, width: float):
+        self.width = width  # of the range of rewards
+        self.most = 1.0  # the most wealth that there was after any difference
+        self._seen, self._sum, self._squares, self._log = 0, 0.0, 0.0, 0.0
+
+    def add(self, differences: Sequence[float]) -> np.ndarray:
+        """The wealth after each of these differences, [T]; each is at most `width` to either side, else ValueError."""
+        x_T = np.asarray(differences, dtype=np.float64) / self.width
+        if not len(x_T):
+            return x_T
+        if np.abs(x_T).max() > 1 + 1e-9:
+            most = float(np.abs(x_T).max() * self.width)
+            allowed = f"{self.width:g}, the environment's range"
+            raise ValueError(f"two rewards on one task differ by {most:g}; allowed: {allowed}.")
+        seen_T = self._seen + np.arange(len(x_T))  # before each
+        sums, squares = (np.cumsum([start, *of]) for start, of in ((self._sum, x_T), (self._squares, x_T**2)))
+        mean_T = sums[:-1] / (seen_T + 1)
+        variance_T = (0.25 + squares[:-1]) / (seen_T + 1) - mean_T**2
+        stake_T = np.clip(mean_T / (variance_T + mean_T**2), 0.0, LARGEST_STAKE)
+        logs = np.cumsum([self._log, *np.log1p(stake_T * x_T)])
+        self._seen, self._sum, self._squares, self._log = self._seen + len(x_T), sums[-1], squares[-1], logs[-1]
+        wealth_T = np.exp(logs[1:])
+        self.most = max(self.most, float(wealth_T.max()))
+        return wealth_T
 
 
 def reward_range(spec: EnvironmentSpec, environment: str) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from tasks.evaluation.compare import FILE, Comparison
 from tasks.evaluation.records import each_evaluation, read_evaluation
 from tasks.evaluation.tracked import candidate
 from tasks.folders import run_folder, write_file
+from tasks.here import is_here
 from tasks.infrastructure import recoverable
 from tasks.json_files import read_record
 from tasks.policy.named import find
@@ -99,12 +100,6 @@ def decide_promotion(
             if retired := retire(model, config.retention.nights, in_use):
                 console.stage(f"retired by retention.nights = {config.retention.nights}: {', '.join(retired)}")
     return FlyteFile(str(path))
-
-
-def is_here() -> bool:
-    """Whether this is a retraining on one machine."""
-    state = FlyteContextManager.current_context().execution_state
-    return state is not None and state.is_local_execution()
 
 
 @task(**pod("cpu"))

@@ -1,7 +1,8 @@
 """A run that ends before it is done: MLflow is told so.
 
-On this machine by its process, at SIGTERM or an error between stages; on a cluster by the failure handler of the
-workflow, for what no stage can tell: a timeout, memory that ran out, a pod that was lost once too often.
+On this machine by its process, at SIGTERM or an error between stages. On a cluster by the stage whose pod gets SIGTERM,
+as those of an aborted execution do, and by the failure handler of the workflow for what no stage can tell: a timeout,
+memory that ran out, a pod that was lost once too often.
 """
 
 import atexit
@@ -32,6 +33,11 @@ def watch(run: Run) -> None:
     if not _runs:
         atexit.register(_close, os.getpid())
     _runs[run.tracking_uri] = run
+    raise_at_sigterm()
+
+
+def raise_at_sigterm() -> None:
+    """From here on SIGTERM is an exception in the main thread, unless it is handled otherwise."""
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
@@ -48,7 +54,7 @@ def tell_failed(reason: str) -> None:
         return
     uri = mlflow_run.tracking_uri()
     run_id = mlflow_run.find(uri, execution)
-    if run_id and mlflow_store.client(uri).get_run(run_id).info.status == "RUNNING":
+    if run_id and mlflow_store.client(uri).get_run(run_id).info.status in ("RUNNING", "KILLED"):
         lines = reason.strip().splitlines() or ["the execution failed"]
         mlflow_run.fail(uri, run_id, lines[-1])
 

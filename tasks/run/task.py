@@ -7,6 +7,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.error.error import FlyteError
 
 from tasks.config import GrpoConfig, Run
+from tasks.here import is_here
 from tasks.infrastructure import recoverable
 from tasks.resources import FILE, ROLES, pod
 from tasks.settings import require
@@ -47,9 +48,8 @@ def _created(inputs: dict, config: GrpoConfig, lag: int) -> Created:
     from tasks.tracking import console
     from tasks.tracking.provenance import flyte_execution
 
-    context, policy = FlyteContextManager.current_context(), inputs["policy"]
-    state, files = context.execution_state, context.file_access.get_filesystem_for_path
-    here = state is not None and state.is_local_execution()
+    policy, here = inputs["policy"], is_here()
+    files = FlyteContextManager.current_context().file_access.get_filesystem_for_path
     source = start_of(policy, inputs["run_name"], files)
     resolved, known = check_inputs({**inputs, "policy": source.uri}, config, here=here, files=files)
     needs = check_memory(known, policy, resolved, lag=lag, here=here)

@@ -9,7 +9,7 @@ that are too long for it.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tasks.config import Run
 from tasks.tracking import outbox
@@ -93,12 +93,20 @@ def fail(uri: str, run_id: str, reason: str) -> None:
     client(uri).set_terminated(run_id, "FAILED")
 
 
-def go_on(uri: str, run_id: str) -> None:
-    """Mark a run RUNNING again where it failed, for a stage that is tried once more or comes after a recovery."""
+def kill(uri: str, run_id: str, reason: str) -> None:
+    """Mark a run KILLED, where it is neither finished nor failed; its tag `failure` says why."""
+    if client(uri).get_run(run_id).info.status == "RUNNING":
+        client(uri).set_tag(run_id, FAILURE_TAG, reason)
+        client(uri).set_terminated(run_id, "KILLED")
+
+
+def go_on(uri: str, run_id: str, *, after: Collection[str] = ("FAILED", "KILLED")) -> None:
+    """Mark a run RUNNING again that had a status of `after`, for a stage that is tried once more or comes after a
+    recovery."""
     found = client(uri).get_run(run_id)
-    if found.info.status in ("FAILED", "KILLED"):  # the report may have finished it already
+    if found.info.status in after:  # the report may have finished it already
         client(uri).update_run(run_id, status="RUNNING")
-    if FAILURE_TAG in found.data.tags:
+    if FAILURE_TAG in found.data.tags and found.info.status in (*after, "RUNNING"):
         client(uri).delete_tag(run_id, FAILURE_TAG)
 
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from flytekit import FlyteContextManager, task
+from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.buffer.training_batch import TrainingBatch
 from tasks.config import GrpoConfig, Run, TrainingConfig
+from tasks.here import is_here
 from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, STARTED, read_metrics, show_iteration, stage, stage_folder
 from tasks.training.elastic import Ranks
@@ -93,8 +94,6 @@ def iteration_seconds(sampled: dict[str, float], train_s: float) -> dict[str, fl
     """How long the iteration took whose batch has the metrics `sampled`, and how much of it between its stages."""
     from tasks.tracking import console
 
-    execution = FlyteContextManager.current_context().execution_state
-    here = execution is not None and execution.is_local_execution()
     stages_s = sampled["time/rollout_s"] + sampled.get("time/reference_s", 0.0) + train_s
-    seconds = console.seconds_here(sampled[STARTED], stages_s, here=here)
+    seconds = console.seconds_here(sampled[STARTED], stages_s, here=is_here())
     return {"time/iteration_s": seconds, "time/overhead_s": seconds - stages_s}

@@ -33,9 +33,10 @@ from tasks.tracking import mlflow_run
 uri = sys.argv[1]
 run_id = mlflow_run.open_run(uri=uri, name="monday", token="monday", parameters={}, tags={})
 run = a_run(uri=uri, run_id=run_id)
-ending.watch(run)
+if sys.argv[2] != "pod":
+    ending.watch(run)
 print(run_id, flush=True)
-if sys.argv[2] == "stage":
+if sys.argv[2] != "between":
     with stage(run, "train"):
         print("waits", flush=True)
         time.sleep(60)
@@ -45,10 +46,17 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("where", "reason"), [("stage", "ended by SIGTERM"), ("between", "the process ended before its run")]
+    ("where", "status", "reason"),
+    [
+        ("stage", "FAILED", "ended by SIGTERM"),
+        ("between", "FAILED", "the process ended before its run"),
+        ("pod", "KILLED", "ended by SIGTERM"),  # which is tried again, or was aborted
+    ],
 )
-def test_a_run_that_sigterm_ends_is_failed_and_says_so(tmp_path: Path, where: str, reason: str) -> None:
+def test_a_run_that_sigterm_ends_says_so(tmp_path: Path, where: str, status: str, reason: str) -> None:
     uri, environment = f"sqlite:///{tmp_path}/mlflow.db", {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
+    if where == "pod":
+        environment["FLYTE_INTERNAL_EXECUTION_ID"] = "f3a9"
     line = [sys.executable, "-c", WAITS, uri, where]
     process = subprocess.Popen(line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -57,7 +65,7 @@ def test_a_run_that_sigterm_ends_is_failed_and_says_so(tmp_path: Path, where: st
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     found = client(uri).get_run(run_id)
-    assert (found.info.status, found.data.tags["failure"]) == ("FAILED", reason)
+    assert (found.info.status, found.data.tags["failure"]) == (status, reason)
     # The same command goes on, and a run that ends well has no failure any more.
     mlflow_run.go_on(uri, run_id)
     assert (
@@ -65,7 +73,7 @@ def test_a_run_that_sigterm_ends_is_failed_and_says_so(tmp_path: Path, where: st
     )
 
 
-@pytest.mark.parametrize("status", ["RUNNING", "FINISHED", "FAILED"])
+@pytest.mark.parametrize("status", ["RUNNING", "FINISHED", "FAILED", "KILLED"])
 def test_the_failure_handler_of_a_cluster_tells_what_no_stage_could(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
@@ -74,6 +82,8 @@ def test_the_failure_handler_of_a_cluster_tells_what_no_stage_could(
     run_id = mlflow_run.open_run(uri=uri, name="monday", token="grpo/development/f3a9", parameters={}, tags={})
     if status == "FAILED":
         mlflow_run.fail(uri, run_id, "mismatch 0.4")
+    elif status == "KILLED":  # a pod that was not tried again
+        mlflow_run.kill(uri, run_id, "ended by SIGTERM")
     elif status == "FINISHED":
         client(uri).set_terminated(run_id, status)
     inputs = {"run_name": "", "policy": "tiny", "environment": "blackjack", "environment_url": "", "iterations": 1}
@@ -86,6 +96,7 @@ def test_the_failure_handler_of_a_cluster_tells_what_no_stage_could(
     training_failed.task_function(**inputs, err=error)
     found = client(uri).get_run(run_id)
     told = {"RUNNING": ("FAILED", "OOMKilled"), "FINISHED": ("FINISHED", None), "FAILED": ("FAILED", "mismatch 0.4")}
+    told["KILLED"] = told["RUNNING"]
     assert (found.info.status, found.data.tags.get("failure")) == told[status]
 
 

@@ -16,6 +16,7 @@ import pytest
 from flytekit import FlyteContextManager
 from safetensors.torch import load_file
 
+from small import SMALL
 from tasks.history import read_history
 from tasks.policy.checkpoint import read_manifest
 from tasks.records import SAMPLE, read_batch
@@ -336,6 +337,24 @@ def test_a_failed_training_leaves_its_mlflow_run_failed_with_the_reason(train, h
     assert run.info.status == "FAILED"
     assert "mismatch between generator and trainer on policy version 0" in run.data.tags["failure"]
     assert not (home / "runs" / "failing" / "policies" / "00001").exists()
+
+
+def test_a_run_that_learned_nothing_ends_with_an_error_and_says_why(home: Path, here):
+    # At this temperature a group's replies are all the same, and so are its rewards.
+    config = json.dumps({**SMALL, "rollout": {**SMALL["rollout"], "temperature": 1e-3}})
+    inputs = ["--run_name", "nothing", "--iterations", "2", "--config", config]
+    status, shown = here("run", str(ROOT / "workflows/grpo.py"), "grpo", *inputs)
+    run = home / "runs" / "nothing"
+    kept = json.loads((run / "summary.json").read_text())
+    assert status == 1 and kept["iterations"] == 2  # it is whole, and all of its numbers are there
+    assert "policy 2 has the weights of policy 1: no rewards of a group differ" in shown
+    said = "no optimizer step was taken in 2 iterations, the policy has the weights that it began with: no group had "
+    assert said in shown.strip().splitlines()[-1]
+    assert weights(run, 2) == weights(run, 0)
+    from tasks.tracking.mlflow_store import client
+
+    found = client(f"sqlite:///{home / 'runs' / 'mlflow.db'}").get_run(kept["mlflow_run_id"])
+    assert found.info.status == "FAILED" and found.data.tags["failure"].startswith(said)
 
 
 def test_evaluate_prints_the_numbers_of_any_policy_directory(reference_run: Path, home: Path, here):
