@@ -67,11 +67,12 @@ def init_adapters(model: nn.Module, seed: int) -> None:
     """
     for name, weight in model.named_parameters():
         if name.endswith(A):
-            assert isinstance(weight, DTensor)
             bound = 1 / math.sqrt(weight.shape[1])
             draw = torch.Generator().manual_seed(derived_seed("lora_a", seed, name))
             whole = torch.empty(weight.shape).uniform_(-bound, bound, generator=draw).to(weight.device)
-            weight.copy_(distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None))
+            if isinstance(weight, DTensor):
+                whole = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+            weight.copy_(whole)
         elif name.endswith(B):
             weight.zero_()
 

@@ -15,6 +15,7 @@ from tasks.policy.checkpoint import import_checkpoint, read_manifest, write_mani
 from tasks.training.cold_start import make_tiny
 from tasks.training.lora import ADAPTER, merged
 from tasks.training.losses import supervised_loss
+from tasks.training.model import full_tensor
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 from tasks.training.warm import open_scorer
@@ -48,7 +49,7 @@ def trained(policy: Path, folder: Path, config: TrainingConfig = CONFIG, steps: 
 
 
 def weights(of: Trainer) -> dict[str, torch.Tensor]:
-    return {name: weight.full_tensor().clone() for name, weight in of.model.state_dict().items()}
+    return {name: full_tensor(weight).clone() for name, weight in of.model.state_dict().items()}
 
 
 def gradients_that_the_optimizer_sees(of: Trainer) -> dict[str, torch.Tensor]:
@@ -57,7 +58,7 @@ def gradients_that_the_optimizer_sees(of: Trainer) -> dict[str, torch.Tensor]:
 
     def look(*_: object) -> None:
         named = of.model.named_parameters()
-        seen.update({name: w.grad.full_tensor().clone() for name, w in named if w.grad is not None})
+        seen.update({name: full_tensor(w.grad).clone() for name, w in named if w.grad is not None})
 
     optimizer.register_step_pre_hook(look)
     return seen
@@ -139,7 +140,7 @@ def test_the_gradient_of_an_adapter_by_the_chain_rule(newborn_policy: Path, tmp_
     (optimizer,) = trainer.optimizers.optimizers
     optimizer.register_step_pre_hook(
         lambda *_: seen.update(
-            {n: w.grad.full_tensor().clone() for n, w in trainer.model.named_parameters() if ".lora_" in n}
+            {n: full_tensor(w.grad).clone() for n, w in trainer.model.named_parameters() if ".lora_" in n}
         )
     )
     state = weights(trainer)

@@ -11,7 +11,7 @@ from tasks.config import LoraConfig, RolloutConfig, TrainingConfig
 from tasks.policy.checkpoint import write_manifest
 from tasks.rollout.engine import open_engine
 from tasks.training.losses import supervised_loss
-from tasks.training.model import export_weights
+from tasks.training.model import export_weights, full_tensor
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
@@ -31,7 +31,7 @@ def gradients_of_a_step(trainer: Trainer) -> tuple[dict[str, torch.Tensor], dict
     seen: dict[str, torch.Tensor] = {}
     (optimizer,) = trainer.optimizers.optimizers
     optimizer.register_step_pre_hook(
-        lambda *_: seen.update({n: w.grad.full_tensor().clone() for n, w in trainer.model.named_parameters()})
+        lambda *_: seen.update({n: full_tensor(w.grad).clone() for n, w in trainer.model.named_parameters()})
     )
     return seen, trainer.step(some_tokens(), [0], supervised_loss)
 
@@ -57,7 +57,7 @@ def test_layers_compute_in_bfloat16_and_everything_kept_is_float32(newborn_polic
 
 def test_a_step_is_near_that_of_float32(newborn_policy: Path) -> None:
     coarse, fine = open_trainer(newborn_policy), open_trainer(newborn_policy, dtype="float32")
-    before = {name: weight.full_tensor().clone() for name, weight in coarse.model.state_dict().items()}
+    before = {name: full_tensor(weight).clone() for name, weight in coarse.model.state_dict().items()}
     (rough, found), (exact, expected) = gradients_of_a_step(coarse), gradients_of_a_step(fine)
     assert found["loss"] != expected["loss"]
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
@@ -66,7 +66,7 @@ def test_a_step_is_near_that_of_float32(newborn_policy: Path) -> None:
         cosine = torch.nn.functional.cosine_similarity(rough[name].flatten(), slope.flatten(), dim=0)
         assert cosine > 0.995, name
     # Adam's first step is the learning rate in each weight: less than bfloat16 tells apart, of norms that are near 1.
-    moved = coarse.model.state_dict()["norm.weight"].full_tensor() - before["norm.weight"]
+    moved = full_tensor(coarse.model.state_dict()["norm.weight"]) - before["norm.weight"]
     assert moved.abs().numpy() == pytest.approx(1e-4, rel=1e-2)
 
 

@@ -24,6 +24,7 @@ from tasks.policy.checkpoint import digest, read_manifest
 from tasks.records import ADVANTAGE, REFERENCE, Sample, to_table, with_column
 from tasks.training.lora import ADAPTER
 from tasks.training.losses import LOSSES, StepTotals
+from tasks.training.model import full_tensor
 from tasks.training.packing import FlatSamples, Rows, build_rows, flat_samples, plan_rows
 from tasks.training.train import minibatches, mismatch, next_policy, train_on, trainable
 from tasks.training.trainer import Trainer
@@ -121,7 +122,7 @@ def a_stage(
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:
     held = trainer.model.state_dict().values()  # unlike parameters(), also gathered after a forward pass alone
-    return [weight.full_tensor().clone() if hasattr(weight, "full_tensor") else weight.clone() for weight in held]
+    return [full_tensor(weight).clone() for weight in held]
 
 
 def unchanged(trainer: Trainer, before: list[torch.Tensor]) -> bool:

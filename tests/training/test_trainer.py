@@ -45,7 +45,7 @@ def imitate(of: Trainer, members: list[int]) -> dict[str, float]:
 
 
 def weights(of: Trainer) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().full_tensor().clone() for name, weight in of.model.named_parameters()}
+    return {name: full_tensor(weight.detach()).clone() for name, weight in of.model.named_parameters()}
 
 
 def the_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -58,7 +58,7 @@ def gradient_that_the_optimizer_sees(of: Trainer) -> list[torch.Tensor]:
 
     def look(*_: object) -> None:
         seen.clear()
-        seen.extend(w.grad.full_tensor().clone().flatten() for w in of.model.parameters() if w.grad is not None)
+        seen.extend(full_tensor(w.grad).clone().flatten() for w in of.model.parameters() if w.grad is not None)
 
     optimizer.register_step_pre_hook(look)
     return seen

@@ -15,7 +15,7 @@ from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import check_checkpoint, digest
 from tasks.policy.contents import INDEX, stored_tensors, weights_dtype
 from tasks.training.losses import supervised_loss
-from tasks.training.model import export_weights
+from tasks.training.model import export_weights, full_tensor
 from tasks.training.packing import FlatSamples
 from tasks.training.trainer import Trainer
 
@@ -111,19 +111,19 @@ def test_a_bfloat16_policy_is_trained_in_float32_and_rounded_once(plain: Path, t
     source = in_bfloat16(plain, tmp_path / "source")
     config = TrainingConfig(learning_rate=1e-4, warmup_iterations=0)
     trainer = Trainer(source, config, temperature=1.0, schedule_steps=1)
-    start = {name: weight.full_tensor().clone() for name, weight in trainer.model.state_dict().items()}
+    start = {name: full_tensor(weight).clone() for name, weight in trainer.model.state_dict().items()}
     data = FlatSamples(np.array([0, 40]), np.random.default_rng(0).integers(3, 300, 40), np.arange(40) > 0)
     for _ in range(3):
         trainer.step(data, [0], supervised_loss)
     norm = "layers.0.attention_norm.weight"
-    moved = (trainer.model.state_dict()[norm].full_tensor() - start[norm]).abs()
+    moved = (full_tensor(trainer.model.state_dict()[norm]) - start[norm]).abs()
     assert {weight.dtype for weight in start.values()} == {torch.float32}
     assert 1e-4 < moved.max() < 4e-4
     target = tmp_path / "target"
     target.mkdir()
     trainer.export(source, target)
     written, found = tensors(target), trainer.adapter.to_hf(dict(trainer.model.state_dict()))
-    assert same_bytes(written, {name: weight.full_tensor().to(torch.bfloat16) for name, weight in found.items()})
+    assert same_bytes(written, {name: full_tensor(weight).to(torch.bfloat16) for name, weight in found.items()})
 
 
 def with_config(folder: Path, **changes: object) -> None:
