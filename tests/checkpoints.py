@@ -5,7 +5,7 @@ For the tests and for `benchmarks/parity.py`. Axes: B sequences, T tokens, V voc
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,25 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama, Llama 3's frequencies": {"model_type": "llama", **STRETCHED},
 }
 
+QWEN25_INSTRUCT = {  # config.json of Qwen/Qwen2.5-1.5B-Instruct
+    "model_type": "qwen2",
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "attention_dropout": 0.0,
+    "use_sliding_window": False,
+    "sliding_window": 32768,
+    "max_window_layers": 21,
+}
+
 # Those that vLLM can sample from: grouped queries and, except for Qwen2, heads wider than the model.
 SERVED: dict[str, dict[str, Any]] = {
     f"{architecture}, {'tied' if tied else 'untied'}": {
@@ -87,15 +106,25 @@ SERVED: dict[str, dict[str, Any]] = {
 }
 
 
-def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_options: Any) -> Path:
-    """A policy of that shape with the tokenizer of `template`, made by transformers; no two weights are equal."""
+def random_model(sizes: Mapping[str, Any], **options: Any) -> torch.nn.Module:
+    """A model of transformers with these sizes, a config.json; the same random weights each time. `options` are those
+    of from_config."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))
-    sizes = {**PLAIN, **shape}
-    config = AutoConfig.for_model(sizes.pop("model_type"), **sizes, initializer_range=0.2)
+    others = {name: value for name, value in sizes.items() if name != "model_type"}
     torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(sizes["model_type"], **others), **options)
+
+
+def copy_tokenizer(template: Path, folder: Path) -> None:
+    """Make `folder` with all of a policy but its weights."""
+    shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors*", "policy.json"))
+
+
+def make_checkpoint(template: Path, folder: Path, shape: dict[str, Any], **save_options: Any) -> Path:
+    """A policy of that shape with the tokenizer of `template`, made by transformers; no two weights are equal."""
+    copy_tokenizer(template, folder)
+    model = random_model({**PLAIN, **shape, "initializer_range": 0.2}, dtype=torch.float32)
     for name, weight in model.named_parameters():
         if name.endswith("bias"):  # they are zeros at first, and could be left out unnoticed
             torch.nn.init.normal_(weight, std=0.5)
@@ -110,7 +139,7 @@ def in_bfloat16(source: Path, folder: Path, **save_options: Any) -> Path:
     """The same checkpoint, kept in bfloat16."""
     from transformers import AutoModelForCausalLM
 
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors*", "policy.json"))
+    copy_tokenizer(source, folder)
     AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(folder, **save_options)
     write_manifest(folder, version=0, parent="")
     return folder

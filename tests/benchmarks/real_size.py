@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors import safe_open
 
+from checkpoints import QWEN25_INSTRUCT, copy_tokenizer, random_model
 from tasks.config import GrpoConfig, TinyPolicyConfig, TrainingConfig
 from tasks.environments.catalog import get_environment
 from tasks.folders import use_scratch_folder
@@ -29,21 +30,6 @@ from tasks.training.lora import ADAPTER
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "tests" / "policy" / "templates" / "Qwen2.5-Instruct.jinja"
-QWEN = {  # config.json of Qwen/Qwen2.5-1.5B-Instruct
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
-    "tie_word_embeddings": True,
-    "hidden_act": "silu",
-    "attention_dropout": 0.0,
-    "use_sliding_window": False,
-}
 CONFIG = {
     "rollout": {"groups": 4, "max_groups": 4, "group_size": 4, "max_tokens": 8, "dtype": "bfloat16"},
     "algorithm": {"kl_coefficient": 0.0},
@@ -55,21 +41,15 @@ CONFIG["training"]["lora"] = {"rank": 16}
 NEAR = 0.2  # of the estimate
 
 
-def make_policy(folder: Path) -> Path:
+def make_policy(folder: Path) -> str:
     """Random weights in shards of 1 GB."""
-    import shutil
-
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    template = tiny_policy(TinyPolicyConfig(), TrainingConfig(), "blackjack", seed=0)
-    shutil.copytree(template, folder, ignore=shutil.ignore_patterns("*.safetensors", "policy.json"))
+    template = tiny_policy(TinyPolicyConfig(cold_start_steps=1), TrainingConfig(), "blackjack", seed=0)
+    copy_tokenizer(template, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE.read_text())
     tokens = json.loads((template / "config.json").read_text())
     ends = {name: tokens.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **QWEN, **ends), dtype=torch.bfloat16)
-    model.save_pretrained(folder, max_shard_size="1GB")
-    return folder
+    random_model({**QWEN25_INSTRUCT, **ends}, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size="1GB")
+    return "a policy with random weights is made"
 
 
 def expected(policy: Path, config: GrpoConfig) -> dict[str, float]:
@@ -86,7 +66,7 @@ def expected(policy: Path, config: GrpoConfig) -> dict[str, float]:
 
 
 def check_files(first: Path, last: Path) -> str:
-    """The policy is whole and tied, and its adapter is PEFT's; in a process of its own, for the memory."""
+    """The policy is whole and tied, and its adapter is PEFT's."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -105,10 +85,16 @@ def check_files(first: Path, last: Path) -> str:
     return f"{len(shards)} shards, a tied head; weights differ by {worst:.1e} from PEFT's merge"
 
 
+def alone(*folders: Path) -> None:
+    """`make_policy` or `check_files` in a process of its own: what it holds, the training would lack."""
+    subprocess.run([sys.executable, __file__, *map(str, folders)], check=True)
+
+
 def main(console: Console) -> None:
     """Make the policy, train, print."""
     with tempfile.TemporaryDirectory() as home:
-        policy, line = make_policy(Path(home, "policy")), [str(Path(sys.executable).with_name("pyflyte")), "run"]
+        policy, line = Path(home, "policy"), [str(Path(sys.executable).with_name("pyflyte")), "run"]
+        alone(policy)
         line += [str(ROOT / "workflows/grpo.py"), "grpo", "--run_name", "large", "--policy", str(policy)]
         line += ["--iterations", "2", "--config", json.dumps(CONFIG)]
         subprocess.run(line, cwd=home, check=True)
@@ -131,14 +117,14 @@ def main(console: Console) -> None:
             if name.startswith("stage/")
         )
         console.print(f"an iteration took {found[-1]['time/iteration_s']:.0f} s, its stages: {seconds}")
-        files = [sys.executable, __file__, str(run / "policies" / "00000"), str(run / "policies" / "00002")]
-        subprocess.run(files, check=True)
+        alone(run / "policies" / "00000", run / "policies" / "00002")
         assert max(map(abs, off.values())) <= NEAR, off
 
 
 if __name__ == "__main__":
     use_scratch_folder()
     if sys.argv[1:]:
-        print(check_files(Path(sys.argv[1]), Path(sys.argv[2])))
+        given = [Path(path) for path in sys.argv[1:]]
+        print(check_files(*given) if given[1:] else make_policy(*given), flush=True)
     else:
         main(Console(width=120, soft_wrap=True))

@@ -15,6 +15,7 @@ import pytest
 
 from runs import a_run
 from servers import Server
+from slow_server import slow_server
 from tasks.config import GrpoConfig, Run, TrackingConfig
 from tasks.lineage.records import BatchUse, PolicyName
 from tasks.lineage.training import log_datasets
@@ -314,3 +315,44 @@ def test_a_stage_waits_once_for_a_server_that_never_answers(tmp_path: Path, monk
             write_metrics(run, folder, {"train/loss": 0.25}, step=step, sources=[folder])
         assert time.monotonic() - started < 8
     assert len(json.loads((folder / "_pending.json").read_text())) == 10
+
+
+def test_a_slow_server_gets_everything(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made(tmp_path / "policy")
+    (folder / "choices.png").write_bytes(b"a picture")
+    with slow_server(server.url) as slow:
+        slow.seconds = 0.1  # each answer
+        run = opened(slow.url, "slow")
+        for step in range(3):
+            write_metrics(run, folder, {"train/loss": step / 4}, step=step, sources=[folder])
+        outbox.send(run, file=str(folder / "choices.png"), folder="pictures")
+        outbox.send(run, policy=candidate(run, "slow", 3))
+        outbox.send(run, status="FINISHED")
+    there = run.replace(tracking_uri=server.url)
+    assert points(there, "train/loss") == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    assert artifacts(there, "pictures") == {"pictures/choices.png"}
+    assert registry.find(server.url, "models:/slow@challenger").digest == "slow-3"
+    assert mlflow_store.client(server.url).get_run(run.mlflow_run_id).info.status == "FINISHED"
+    assert not (folder / "_pending.json").exists() and capsys.readouterr().out == ""
+
+
+def test_what_a_server_took_but_said_too_late_is_there_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = made(tmp_path / "rollout"), made(tmp_path / "policy")
+    with slow_server(server.url) as slow:
+        run = opened(slow.url, "late")
+        slow.part, slow.seconds = "runs/log-batch", 2.0
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+        write_metrics(run, first, {"rollout/episodes": 96.0}, step=4)
+        assert any(slow.part in path for path in slow.passed[-2:])  # the server behind has them
+        assert len(json.loads((first / "_pending.json").read_text())) == 1
+        assert points(run.replace(tracking_uri=server.url), "rollout/episodes") == [(4, 96.0)]
+        slow.seconds = 0.0
+        mlflow_store.ask_again(slow.url)
+        write_metrics(run, second, {"train/loss": 0.5}, step=4, sources=[first])
+    there = run.replace(tracking_uri=server.url)
+    assert points(there, "rollout/episodes") == [(4, 96.0)] and points(there, "train/loss") == [(4, 0.5)]
+    assert not (second / "_pending.json").exists()
+    shown = capsys.readouterr().out
+    assert f"MLflow at {slow.url} is away" in shown and f"MLflow at {slow.url} is there again" in shown

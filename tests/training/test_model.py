@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoints import SHAPES, by_torchtitan, by_transformers, is_tied, make_checkpoint
+from checkpoints import QWEN25_INSTRUCT, SHAPES, by_torchtitan, by_transformers, is_tied, make_checkpoint, random_model
 from tasks.config import TrainingConfig
 from tasks.policy.architectures import check_architecture
 from tasks.policy.checkpoint import read_manifest
@@ -192,21 +192,7 @@ def test_the_weights_of_another_version_are_loaded_in_place(tiny_policy: Path, n
 
 LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 REAL: dict[str, dict[str, Any]] = {  # as their config.json has them
-    "Qwen2.5-1.5B": {
-        "model_type": "qwen2",
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "max_position_embeddings": 131072,
-        "rope_theta": 1000000.0,
-        "use_sliding_window": False,
-        "sliding_window": 131072,
-        "max_window_layers": 28,
-        "tie_word_embeddings": True,
-    },
+    "Qwen2.5-1.5B-Instruct": QWEN25_INSTRUCT,
     "Llama-3.2-1B": {
         "model_type": "llama",
         "hidden_size": 2048,
@@ -252,14 +238,12 @@ REAL: dict[str, dict[str, Any]] = {  # as their config.json has them
 
 @pytest.mark.parametrize("name", REAL)
 def test_every_tensor_of_a_real_checkpoint_has_its_name_and_shape(name: str) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    sizes = dict(REAL[name])
+    sizes = REAL[name]
     check_architecture(sizes)
     spec = SPECS[sizes["model_type"]](sizes, 512)
     with torch.device("meta"):  # no weights: nothing but names and shapes
         ours = spec.model.build()
-        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(sizes.pop("model_type"), **sizes))
+        theirs = random_model(sizes)
     adapter = spec.state_dict_adapter(spec.model, None)
     found = {key: tuple(weight.shape) for key, weight in adapter.to_hf(ours.state_dict()).items()}
     assert found == {key: tuple(weight.shape) for key, weight in theirs.named_parameters()}  # a tied one only once
