@@ -3,11 +3,13 @@
     tool_call   <tool_call>\\n{"name": "python", "arguments": {"code": "17+384-5"}}\\n</tool_call>
     python      ```python\\n17+384-5\\n```
     line        PY 17+384-5
+    bare        17+384-5
 
 A call that cannot be read is a call with an `error`, one sentence that the policy can learn from. Nothing here is
 trusted: what a call holds is the policy's text.
 """
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """One way to write calls. `python` and `line` write only a string: the first parameter of the only tool."""
+    """One way to write calls. All but `tool_call` write only a string: the first parameter of the only tool."""
 
     name: str
     parse: Callable[[str, Sequence[ToolSpec]], list[ToolCall]]  # the calls in a reply, in their order
@@ -141,6 +143,24 @@ def _explain_line(tools: Sequence[ToolSpec]) -> str:
     return f"{tools[0].description} To use it, write a line: {MARK}, a space and the expression."
 
 
+def _parse_bare(reply: str, tools: Sequence[ToolSpec]) -> list[ToolCall]:
+    name, parameter = _only(tools)
+    lines = (line.strip() for line in reply.splitlines())
+    return [ToolCall(name, {parameter: line}) for line in lines if _computes(line)]
+
+
+def _computes(line: str) -> bool:
+    """Whether a line is a Python expression with an operator or a call: `17+384`, and neither `-5` nor `no idea`."""
+    try:
+        return isinstance(ast.parse(line, mode="eval").body, ast.BinOp | ast.Call)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _explain_bare(tools: Sequence[ToolSpec]) -> str:
+    return f"{tools[0].description} To use it, write a line with the expression alone."
+
+
 def _only(tools: Sequence[ToolSpec]) -> tuple[str, str]:
     """The name and the parameter of the tool that a format without names calls."""
     (tool,) = tools
@@ -158,5 +178,6 @@ FORMATS = {
         ToolFormat("tool_call", _parse_json, _render_json, _explain_json, ("</tool_call>",), by_template=True),
         ToolFormat("python", _parse_fenced, _render_fenced, _explain_fenced, ("\n```\n",)),
         ToolFormat("line", _parse_lines, _render_line, _explain_line, ("\n",)),
+        ToolFormat("bare", _parse_bare, _text, _explain_bare, ("\n",)),
     )
 }

@@ -11,11 +11,21 @@ from tasks.environments.tool_use import Exercise, ToolOptions, ToolUse
 from tasks.interpreter.interface import Execution, Interpreter, Session
 from tasks.interpreter.open import open_interpreter
 
-_ANSWER = re.compile(rf"{ANSWER} (-?\d{{1,18}})", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+SHORT = ("line", "bare")  # formats that the system text itself explains
+
+
+def answer_prefix(options: ToolOptions) -> str:
+    """What stands before the number in an answer: nothing where a call is an expression alone."""
+    return "" if options.format == "bare" else f"{ANSWER} "
 
 
 def system_text(options: ToolOptions) -> str:
     """What the policy is told first; short, for small policies."""
+    if options.format == "bare":
+        return "Solve."  # the examples show how
     if not options.tool:
         return f"Solve. Use {ANSWER}."
     if options.format == "line":
@@ -29,18 +39,20 @@ class Calculator(ToolUse):
     """Rewards 1 for the right number. `outputs` are what the tool has said so far."""
 
     def __init__(self, options: ToolOptions, examples: list[Message]) -> None:
+        prefix = answer_prefix(options)
+
         def exercise(task: Task) -> Exercise:
             expression = task.data["expression"]
             return Exercise(
                 question=f"{expression}=?",
-                grade=lambda reply: grade(reply, value(expression)),
+                grade=lambda reply: grade(reply, value(expression), prefix),
                 system=system_text(options),
                 examples=examples,
                 refuse=refuse,
             )
 
         super().__init__(
-            exercise, options, lambda: shared(options.interpreter, os.getpid()), explain=options.format != "line"
+            exercise, options, lambda: shared(options.interpreter, os.getpid()), explain=options.format not in SHORT
         )
 
     async def reset(self, task: Task) -> Step:
@@ -55,12 +67,13 @@ class Calculator(ToolUse):
         return step
 
 
-async def grade(reply: str, expected: int) -> Step:
-    """1 for the expected number; a reply that is no answer is invalid."""
-    found = _ANSWER.fullmatch(reply.strip())
+async def grade(reply: str, expected: int, prefix: str) -> Step:
+    """1 for the expected number behind `prefix`; a reply that is no answer is invalid."""
+    said = reply.strip()
+    found = _NUMBER.fullmatch(said.removeprefix(prefix)) if said.startswith(prefix) else None
     if not found:
-        return Step(done=True, valid=False, note=f"neither a call nor {ANSWER} and a number")
-    right = int(found.group(1)) == expected
+        return Step(done=True, valid=False, note=f"neither a call nor {prefix and ANSWER + ' and '}a number")
+    right = int(found[0]) == expected
     return Step(reward=float(right), done=True, note="right" if right else f"wrong, it is {expected}")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, value
 from tasks.environments.interface import Demonstration, Message
 
-ANSWER = "ANSWER"
+ANSWER = "ANSWER"  # with which an answer begins; with calls in the format "bare" it is the number alone
 CALLS = {1: (0.35,), 2: (0.6, 0.5)}  # shares of the random player's replies that call: at first, after an output
 
 
@@ -25,15 +25,16 @@ class Move:
 
 @dataclass(frozen=True)
 class Players:
-    """What they say; `write(code)` writes a call."""
+    """What they say; `write(code)` writes a call, and an answer is a number behind `answer`."""
 
     arithmetic: Arithmetic
     tool: bool
     write: Callable[[str], str]
+    answer: str = f"{ANSWER} "
 
     def say(self, move: Move) -> str:
         """The reply."""
-        return self.write(move.text) if move.calls else f"{ANSWER} {move.text}"
+        return self.write(move.text) if move.calls else self.answer + move.text
 
     def exact(self, expression: str, outputs: Sequence[str]) -> Move:
         """The right move."""

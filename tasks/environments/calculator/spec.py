@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.environments.calculator.expressions import Arithmetic
-from tasks.environments.calculator.players import Move, Players
+from tasks.environments.calculator.players import ANSWER, Move, Players
 from tasks.environments.interface import (
     Demonstration,
     Environment,
@@ -65,7 +65,10 @@ def calculator(
     options, tool = replace(tools, calls=calls), tools.tool
     require(examples in range(EXAMPLES + 1), "examples", examples, f"0 to {EXAMPLES}")
     players = Players(
-        arithmetic, tool, lambda code: FORMATS[options.format].render(ToolCall(PYTHON.name, {"code": code}))
+        arithmetic,
+        tool,
+        lambda code: FORMATS[options.format].render(ToolCall(PYTHON.name, {"code": code})),
+        "" if options.format == "bare" else f"{ANSWER} ",
     )
 
     def local() -> Environment:
