@@ -35,7 +35,7 @@ class ToolOptions:
     """How a policy uses the tool: options that every environment with one takes. Checked when they are made."""
 
     tool: bool = True  # False: it has none, and only answers
-    format: str = "tool_call"  # tool_call, python or line
+    format: str = "tool_call"  # as in tasks/policy/tool_formats.py
     malformed: str = "answer"  # a call that cannot be read: "answer" it with an error, or "end" the episode as invalid
     calls_a_turn: int = 1
     calls: int = 4  # an episode

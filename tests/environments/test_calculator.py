@@ -18,6 +18,7 @@ from tasks.environments.check import check_environment
 from tasks.environments.interface import Step
 from tasks.environments.scripted import play_baseline
 
+BARE = {"format": "bare", "examples": 2}
 TWO = {"numbers": 3, "maximum": 99, "operators": "+-*", "calls": 2}
 
 
@@ -77,7 +78,9 @@ def test_what_is_no_arithmetic_has_no_value(text: str) -> None:
         value(text)
 
 
-@pytest.mark.parametrize("options", [{}, {"tool": False}, TWO, {"format": "tool_call"}, {"format": "python"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"tool": False}, TWO, {"format": "tool_call"}, {"format": "python"}, {"format": "bare"}]
+)
 def test_the_exact_player_is_right_and_the_random_one_hardly_ever(options: dict) -> None:
     spec = get_environment("calculator", options)
     check_environment(spec, "", timeout_s=20)
@@ -104,6 +107,18 @@ def test_a_reply_that_is_neither_call_nor_answer_is_invalid() -> None:
         spec.baselines["said"] = lambda environment, rng, said=said: said  # type: ignore[index]
         (episode,) = play_baseline(spec, "said", tasks)
         assert (episode.finish_reason, episode.reward) == ("invalid", 0.0)
+
+
+def test_with_bare_calls_a_number_alone_is_the_answer() -> None:
+    spec = get_environment("calculator", BARE)
+    (tasks,) = [[spec.task("test", 0)]]
+    right = str(value(tasks[0].id))
+    for said, ended in ((right, "finished"), ("1", "finished"), (f"ANSWER {right}", "invalid"), ("17+", "invalid")):
+        spec.baselines["said"] = lambda environment, rng, said=said: said  # type: ignore[index]
+        (episode,) = play_baseline(spec, "said", tasks)
+        assert (episode.finish_reason, episode.reward) == (ended, float(said == right))
+    (shown,) = play_baseline(spec, "exact", tasks)
+    assert [m["content"] for m in shown.messages[-3:]] == [tasks[0].id, right, right]
 
 
 def test_the_demonstrations_copy_and_choose_at_random() -> None:
@@ -157,7 +172,7 @@ def test_worked_examples_stand_before_the_question() -> None:
         ({"operators": "/"}, 'operators is "/"; allowed: some of'),
         ({"calls": 2}, 'operators is "+-"; allowed: * and another one with calls = 2'),
         ({"calls": 3}, "calls is 3; allowed: 1, 2."),
-        ({"format": "xml"}, 'format is "xml"; allowed: tool_call, python, line.'),
+        ({"format": "xml"}, 'format is "xml"; allowed: tool_call, python, line, bare.'),
         ({"malformed": "no"}, 'malformed is "no"; allowed: answer, end.'),
         ({"examples": 9}, "examples is 9; allowed: 0 to 2."),
         ({"tool": 1}, "tool is 1; allowed: true, false."),

@@ -167,7 +167,7 @@ def test_seeds_of_tests_are_never_those_of_training(url: str) -> None:
         ({"turns": 0}, "option turns is 0; allowed: 1 or more, or null where the server ends its episodes."),
         ({"pattern": "MOVE"}, 'option pattern is "MOVE"; allowed: a regular expression with a group.'),
         ({"prompt": "{question"}, 'option prompt is "{question"; allowed: a template with fields in braces'),
-        ({"format": "xml"}, 'format is "xml"; allowed: tool_call, python, line.'),
+        ({"format": "xml"}, 'format is "xml"; allowed: tool_call, python, line, bare.'),
         ({"replies": "a"}, 'option replies is "a"; allowed: a list of texts.'),
         ({"sessions": 0}, "option sessions is 0; allowed: 1 or more."),
         (

@@ -34,6 +34,7 @@ def test_calls_are_written_as_checkpoints_write_them() -> None:
         "tool_call": '<tool_call>\n{"name": "python", "arguments": {"code": "1+1"}}\n</tool_call>',
         "python": "```python\n1+1\n```",
         "line": "PY 1+1",
+        "bare": "1+1",
     }
 
 
@@ -66,6 +67,8 @@ def test_what_only_looks_like_a_call_is_none() -> None:
     assert FORMATS["python"].parse("```js\n1\n``` and `python`", [PYTHON]) == []
     assert FORMATS["line"].parse("PYTHON 1+1\nHAPPY 1", [PYTHON]) == []
     assert FORMATS["tool_call"].parse("tool_call 1</tool_call>", [PYTHON]) == []
+    for text in ("396", "-5", "no idea", "x", "17+", "a = 1+1", "(" * 5000, "1+1\0", "The sum is 17+384."):
+        assert FORMATS["bare"].parse(text, [PYTHON]) == []
 
 
 def test_one_call_among_several_may_be_wrong() -> None:
@@ -75,5 +78,5 @@ def test_one_call_among_several_may_be_wrong() -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match=r'format is "xml"; allowed: tool_call, python, line\.'):
+    with pytest.raises(ValueError, match=r'format is "xml"; allowed: tool_call, python, line, bare\.'):
         get_format("xml")

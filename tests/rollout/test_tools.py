@@ -58,7 +58,8 @@ def test_the_output_is_in_the_prompt_and_not_in_the_loss(
     call = FORMATS[format].render(ToolCall("python", {"code": "40+2"}))
     if stop and format != "tool_call":
         call += "\n"  # with which the call ends
-    episode, engine, chat, spec = played(policy(template), [call, "ANSWER 42"], format=format, stop=stop)
+    answer = "42" if format == "bare" else "ANSWER 42"
+    episode, engine, chat, spec = played(policy(template), [call, answer], format=format, stop=stop)
     ((first, said), (second, answered)) = engine.seen[0]
     ((segment,)) = episode.segments
     between = second[len(first) + len(said) :]

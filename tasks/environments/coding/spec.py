@@ -72,7 +72,7 @@ def coding(
     """
     require(reward in REWARDS, "reward", reward, ", ".join(REWARDS))
     fenced = "tool_call, line: a fenced block is the answer"
-    require(not tools.tool or tools.format != "python", "format", tools.format, fenced)
+    require(not tools.tool or tools.format in ("tool_call", "line"), "format", tools.format, fenced)
     # A grading may take three times as long and some more, and the rollout waits a minute for an answer.
     require(not tools.timeout_s > MOST_S, "timeout_s", tools.timeout_s, f"up to {MOST_S:g} s")
     source = ProblemSource(problems, families, difficulty, path)
