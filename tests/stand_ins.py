@@ -72,6 +72,20 @@ class Walk(Environment):
         return State()
 
 
+class Lost(Walk):
+    """The seed is ignored: another goal each time."""
+
+    def reset(self, seed: int | None = None, **more: Any) -> Place:
+        return super().reset(seed=None)
+
+
+class Known(Walk):
+    """The seed is ignored: always the same goal, 16."""
+
+    def reset(self, seed: int | None = None, **more: Any) -> Place:
+        return super().reset(seed=4)
+
+
 class Dice(Sums):
     """The seed is ignored."""
 
@@ -128,6 +142,8 @@ app = FastAPI()
 for name, parts in {
     "sums": (Sums, Answer, Question),
     "walk": (Walk, Move, Place),
+    "lost": (Lost, Move, Place),
+    "known": (Known, Move, Place),
     "dice": (Dice, Answer, Question),
     "silent": (Silent, Answer, Question),
     "safe": (Safe, CallToolAction, CallToolObservation),

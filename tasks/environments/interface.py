@@ -180,7 +180,7 @@ class EnvironmentSpec:
     check: Callable[[], Coroutine[Any, Any, None]] | None = (
         None  # raises ValueError, before any work, for what cannot be used
     )
-    seeded: bool = True  # False: its user accepts that two resets with one task may differ
+    seeded: bool = True  # False: `check` compares two resets with one task, or their user accepts that they differ
     comparison_tasks: int = 4096  # test tasks of a comparison before a promotion
 
     member: Callable[[Task], "EnvironmentSpec"] | None = None  # of a mixture: the environment that a task is of

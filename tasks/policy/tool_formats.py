@@ -12,6 +12,7 @@ trusted: what a call holds is the policy's text.
 import ast
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,7 +153,8 @@ def _parse_bare(reply: str, tools: Sequence[ToolSpec]) -> list[ToolCall]:
 def _computes(line: str) -> bool:
     """Whether a line is a Python expression with an operator or a call: `17+384`, and neither `-5` nor `no idea`."""
     try:
-        return isinstance(ast.parse(line, mode="eval").body, ast.BinOp | ast.Call)
+        with warnings.catch_warnings(action="ignore"):  # such as that of "1and 2", which is the policy's
+            return isinstance(ast.parse(line, mode="eval").body, ast.BinOp | ast.Call)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 

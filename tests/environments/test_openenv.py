@@ -128,10 +128,10 @@ def test_replies_are_a_baseline_and_what_tiny_imitates(url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("dice", 'environment is "openenv", and two resets with task '),
+        ("dice", "tell different things: chance decides there, and no replies lead back to what it decided; allowed: "),
         (
             "silent",
-            '/silent", whose resets with 5 seeds all tell the same; allowed: another reset for another seed, or',
+            '/silent", whose resets with 5 seeds all tell the same; allowed: another beginning for another seed',
         ),
     ],
 )
@@ -140,6 +140,57 @@ def test_a_server_that_ignores_the_seed_is_refused_or_accepted(url: str, name: s
         check_environment(opened(f"{url}/{name}"), "", timeout_s=60)
     assert complaint in str(caught.value)
     check_environment(opened(f"{url}/{name}", unseeded=True), "", timeout_s=60)
+
+
+OPENINGS = [["1"], ["2"], ["2", "2"], ["-1"], ["-2", "-1"]]
+
+
+def test_a_group_replays_its_opening_on_a_server_with_one_beginning(url: str) -> None:
+    spec = opened(f"{url}/known", openings=OPENINGS, prompt="{place} of {goal[x]}", rewards="sum")
+    check_environment(spec, "", timeout_s=60)
+    tasks = {split: [spec.task(split, index) for index in range(40)] for split in ("train", "test")}
+    names = {split: {task.id for task in of} for split, of in tasks.items()}
+    assert names["train"] | names["test"] == {json.dumps(opening) for opening in OPENINGS}
+    assert not names["train"] & names["test"] and len(names["test"]) == spec.test_tasks == 2
+    for index, task in enumerate(tasks["train"][:10]):
+        place = sum(map(int, json.loads(task.id)))
+        for _ in range(2):
+            first, moved = played(spec, "2", index=index)
+            assert first.messages == [{"role": "user", "content": f"{place} of 16"}]
+            assert moved.reward == 2.0  # that of the opening does not count
+
+
+def test_openings_call_tools_where_the_server_has_some(url: str) -> None:
+    def call(number: int) -> str:
+        return f'<tool_call>{{"name": "dial", "arguments": {{"number": {number}}}}}</tool_call>'
+
+    told = opened(f"{url}/safe", openings=[[call(1)], [call(2)]], prompt="{result}")
+    with pytest.raises(ValueError, match="whose resets with 2 openings all tell the same"):  # a wrong number each
+        check_environment(told, "", timeout_s=60)
+    unread = opened(f"{url}/safe", openings=[["dial 1"], ["dial 2"]], prompt="{result}")
+    with pytest.raises(ValueError, match="the server does not take the reply 'dial"):
+        check_environment(unread, "", timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "openings", "complaint"),
+    [
+        ("lost", OPENINGS, 'two resets with the opening ["'),
+        (
+            "known",
+            [["1"], ["1", "0"]],
+            "whose resets with 2 openings all tell the same; allowed: another beginning",
+        ),
+        ("known", [["7"], ["9"]], "the server does not take the reply '"),
+        ("dice", [["7"], ["9"]], "the server ends an episode with the reply '"),
+    ],
+)
+def test_openings_that_lead_to_no_known_place_are_refused(
+    url: str, name: str, openings: list[list[str]], complaint: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        check_environment(opened(f"{url}/{name}", openings=openings), "", timeout_s=60)
+    assert complaint in str(caught.value)
 
 
 def test_the_record_in_the_documentation(url: str) -> None:
@@ -170,6 +221,13 @@ def test_seeds_of_tests_are_never_those_of_training(url: str) -> None:
         ({"format": "xml"}, 'format is "xml"; allowed: tool_call, python, line, bare.'),
         ({"replies": "a"}, 'option replies is "a"; allowed: a list of texts.'),
         ({"sessions": 0}, "option sessions is 0; allowed: 1 or more."),
+        ({"openings": "ab"}, 'option openings is "ab"; allowed: two or more lists of replies'),
+        ({"openings": [["a"]]}, "option openings is "),
+        ({"openings": [["a"], ["a"]]}, "option openings is "),
+        (
+            {"openings": [["a"], ["b"]], "unseeded": True},
+            "option unseeded is True; allowed: false with option openings.",
+        ),
         (
             {"url": "localhost:8000"},
             'option url is "localhost:8000"; allowed: an address of the form http://host:port.',

@@ -67,7 +67,7 @@ def test_what_only_looks_like_a_call_is_none() -> None:
     assert FORMATS["python"].parse("```js\n1\n``` and `python`", [PYTHON]) == []
     assert FORMATS["line"].parse("PYTHON 1+1\nHAPPY 1", [PYTHON]) == []
     assert FORMATS["tool_call"].parse("tool_call 1</tool_call>", [PYTHON]) == []
-    for text in ("396", "-5", "no idea", "x", "17+", "a = 1+1", "(" * 5000, "1+1\0", "The sum is 17+384."):
+    for text in ("396", "-5", "no idea", "x", "17+", "a = 1+1", "(" * 5000, "1+1\0", "The sum is 17+384.", "1and 2"):
         assert FORMATS["bare"].parse(text, [PYTHON]) == []
 
 

@@ -22,9 +22,15 @@ class ServerEpisode:
         self.calls = 0
 
     async def reset(self, task: Task) -> Step:
-        """Begin an episode with the task's seed."""
+        """Begin an episode with the task's seed, and play its opening, whose rewards do not count."""
         self.turns = self.calls = 0
         result = await self.session.reset(**{**self.record.reset, "seed": task.seed})
+        for reply in task.data.get("opening", ()):
+            action = self._action(reply)
+            result = None if action is None else await self._act(action)
+            if result is None or result.done:
+                what = "does not take" if result is None else "ends an episode with"
+                raise ValueError(f"the server {what} the reply {reply!r} of the opening {task.id}.")
         first = [{"role": "system", "content": self.record.system}] if self.record.system else []
         told = self.record.text(result.observation, first=True)
         if not told.strip():
@@ -74,6 +80,13 @@ class ServerEpisode:
             note=told[:200],
             tool_calls=[{"id": name, "name": call.name, "arguments": arguments}],
         )
+
+    def _action(self, reply: str) -> dict[str, Any] | None:
+        """The action that a reply is, or its first call of a tool; None for one that cannot be read."""
+        if not self.record.tools:
+            return self.record.read(reply)
+        calls = FORMATS[self.record.format].parse(reply, self.record.tools)
+        return _action_of(calls[0]) if calls and not calls[0].error else None
 
     async def _act(self, action: dict[str, Any]) -> Any:
         """The server's answer; None for an action that does not fit its schema."""

@@ -4,15 +4,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.environments.interface import Demonstration, Environment, EnvironmentSpec, Metric, Split, Task
+from tasks.environments.interface import Demonstration, Environment, EnvironmentSpec, Metric
+from tasks.environments.openenv.beginnings import Openings, by_seed, check_beginnings
 from tasks.environments.openenv.record import MCP, Record, choose_action
 from tasks.environments.openenv.server import action_fields, offered_tools
 from tasks.policy.tool_formats import get_format
 from tasks.seeds import derived_seed
 from tasks.settings import require
-
-SEED_BITS = 30  # servers may take 32 bits with a sign
-SEEDS = 5  # that are looked at for a reset that differs
 
 
 def openenv(
@@ -32,6 +30,7 @@ def openenv(
     reward_range: Sequence[float] | None = None,
     replies: Sequence[str] = (),
     sessions: int = 8,
+    openings: Any = None,
     unseeded: bool = False,
 ) -> EnvironmentSpec:
     """An OpenEnv server, without Python of its own.
@@ -52,6 +51,8 @@ def openenv(
         reward_range: The lowest and the highest reward, where they are known; [0, 1] gives pass@k.
         replies: Possible replies: the baseline `random` draws from them, and `tiny` imitates it.
         sessions: Episodes that the server holds at once.
+        openings: Lists of replies, from a server that ignores the seed and has one beginning: a task is an opening,
+            which each episode of its group replays from the reset.
         unseeded: Accept a server whose resets do not depend on the seed alone.
     """
     record: dict[str, Any] = {"url": url, "reset": reset or {}, "fields": fields or {}, "pattern": pattern}
@@ -63,6 +64,9 @@ def openenv(
     require(type(sessions) is int and sessions >= 1, "option sessions", sessions, "1 or more")
     texts = isinstance(replies, Sequence) and not isinstance(replies, str) and all(isinstance(r, str) for r in replies)
     require(texts, "option replies", replies, "a list of texts")
+    require(not (unseeded and openings), "option unseeded", unseeded, "false with option openings")
+    chosen = None if openings is None else Openings(openings)
+    task = chosen.task if chosen else by_seed
     known = action_fields(url)
     if known.keys() >= MCP and not action:
         record["tools"] = offered_tools(url)
@@ -82,17 +86,8 @@ def openenv(
         return [Demonstration(e.messages, replies_only=False) for e in play_baseline(spec, "random", tasks, seed)]
 
     async def check() -> None:
-        if unseeded:
-            return
-        environment = local()
-        try:
-            found = [list((await environment.reset(task("train", index))).messages) for index in range(SEEDS)]
-        finally:
-            await environment.close()
-        if all(messages == found[0] for messages in found):
-            allowed = "another reset for another seed, or option unseeded"
-            told = f"whose resets with {SEEDS} seeds all tell the same"
-            raise ValueError(f'option url is "{url}", {told}; allowed: {allowed}.')
+        if not unseeded:
+            await check_beginnings(url, local, chosen)
 
     spec = EnvironmentSpec(
         name="openenv",
@@ -111,16 +106,11 @@ def openenv(
             "rollout": {"concurrent_episodes": sessions, "environment_concurrency": sessions},
             "evaluation": {"tasks": 128},
         },
+        test_tasks=len(chosen.of["test"]) if chosen else None,
         check=check,
-        seeded=not unseeded,
+        seeded=False,
     )
     return spec
-
-
-def task(split: Split, index: int) -> Task:
-    """A seed: even ones are for training, odd ones for tests."""
-    seed = 2 * derived_seed("openenv", split, index, bits=SEED_BITS) + (split == "test")
-    return Task(id=str(seed), split=split, seed=seed)
 
 
 def _drawn(rng: random.Random, replies: Sequence[str]) -> str:
