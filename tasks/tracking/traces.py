@@ -133,6 +133,7 @@ def _assessments(run: Run, row: Row) -> list[Assessment]:
     """The environment's reward and metrics, the advantage, and the age: the versions between the policy that played and
     the one trained."""
     own = {"reward": row["raw_reward"], **dict(row["metrics"])}
+    own.pop("partial_format", None)  # few episodes have it, and MLflow's list of traces shows five columns
     values = {**own, "advantage": row["advantage"], "age": row["iteration"] - row["policy_version"]}
     ended_ms = int((row["started"] + row["seconds"]) * 1000)
     return [
