@@ -11,7 +11,7 @@ so far as its prompt. A segment never has more tokens than `rollout.max_episode_
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,7 +139,8 @@ class Player:
         limit = self.config.environment_timeout_s
         async with self.calls:
             try:
-                return _checked(await _within(limit, method(given)))
+                async with asyncio.timeout(limit):
+                    return _checked(await method(given))
             except TimeoutError:
                 raise EnvironmentFailure(
                     f"{self.spec.name} did not answer a {method.__name__} in {limit:g} s"
@@ -147,37 +148,6 @@ class Player:
             except Exception as error:
                 told = str(error).encode("utf-8", "backslashreplace").decode() or type(error).__name__
                 raise EnvironmentFailure(f"{self.spec.name} failed in a {method.__name__}: {told}") from error
-
-
-async def _within(seconds: float, call: Coroutine[Any, Any, Step]) -> Step:
-    """What the call returns, or TimeoutError. A clock is set only where it waits: most environments in this process
-    answer at once."""
-    try:
-        waits_for = call.send(None)
-    except StopIteration as answered:
-        return answered.value
-    async with asyncio.timeout(seconds):
-        return await _Begun(call, waits_for)
-
-
-@dataclass
-class _Begun:
-    """The rest of a coroutine that has run up to the first future that it waits for."""
-
-    call: Coroutine[Any, Any, Step]
-    waits_for: Any
-
-    def __await__(self) -> Generator[Any, Any, Step]:
-        try:
-            while True:
-                try:
-                    sent = yield self.waits_for
-                except BaseException as error:
-                    self.waits_for = self.call.throw(error)
-                else:
-                    self.waits_for = self.call.send(sent)
-        except StopIteration as answered:
-            return answered.value
 
 
 def _checked(step: Step) -> Step:
