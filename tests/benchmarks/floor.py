@@ -6,11 +6,13 @@ In turns within one run, because machines are noisy:
 
     rollout     a batch, as the stage samples it, against the engine alone: the same requests in one list
     training    a stage's optimizer steps against forward, backward and optimizer alone, on rows laid out before
+    processes   a batch by a process for each core against the same batch by one
 
 The ratios are medians over the rounds, of wall time and of processor time. Both sides do the same work to the bit: the
 tokens sampled are compared.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,13 +24,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rollouts import sample_batch
+from tasks import threads
 from tasks.advantage.advantages import add_advantages
 from tasks.buffer.selection import gather, select_groups
 from tasks.config import GrpoConfig
 from tasks.environments.catalog import get_environment
 from tasks.folders import use_scratch_folder
 from tasks.reference.score import score_batch
-from tasks.rollout import worker
+from tasks.rollout import processes, shards, worker
 from tasks.rollout.engine import Completion, Engine, open_engine
 from tasks.rollout.loop import rare_garbage_collection
 from tasks.training.cold_start import tiny_policy
@@ -140,6 +143,23 @@ def training(config: GrpoConfig, policy: Path, batch: pa.Table) -> list[tuple[fl
     return taken
 
 
+def shared(config: GrpoConfig, policy: Path) -> list[tuple[float, float]]:
+    """Of each round the seconds of a batch that a process for each core samples, and of one that this one samples."""
+    taken = []
+    for iteration in range(ROUNDS):
+        batches, seconds = [], []
+        for number in (threads.cores(), 1):
+            os.environ[processes.NUMBER] = str(number)
+            sampler = worker.RolloutWorker(policy, config.rollout, "blackjack", "", 0, iteration)
+            (batch, _), wall, _ = clocked(lambda sampler=sampler: shards.sample_batch(sampler))
+            batches.append(batch)
+            seconds.append(wall)
+        assert batches[0].equals(batches[1]), "other trajectories"
+        if iteration:
+            taken.append(tuple(seconds))
+    return taken
+
+
 def main() -> None:
     """Print the ratios."""
     use_scratch_folder()
@@ -155,6 +175,10 @@ def main() -> None:
         processor = statistics.median(stage / parts for _, _, stage, parts in taken)
         table.add_row(name, f"{wall:.2f}", f"{alone:.2f}", f"{ratio:.2f}", f"{processor:.2f}")
     Console().print(table)
+    taken = shared(config, policy)
+    several, one = (statistics.median(values) for values in zip(*taken, strict=True))
+    ratio = statistics.median(several / one for several, one in taken)
+    print(f"a batch by {threads.cores()} processes {several:.2f} s, by one {one:.2f} s: {ratio:.2f} times as long")
 
 
 if __name__ == "__main__":
