@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from flytekit import FlyteContextManager, task
+from flytekit import task
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import GrpoConfig, Run
+from tasks.here import is_here
 from tasks.resources import pod
 from tasks.stages import CACHE_VERSION, stage, stage_folder
 
@@ -52,8 +53,7 @@ def _start_others(config: GrpoConfig) -> None:
     from tasks.rollout import processes
     from tasks.rollout.engine import load_libraries
 
-    state = FlyteContextManager.current_context().execution_state
-    if state is not None and state.is_local_execution():
+    if is_here():
         processes.start(processes.count(shape(config.tiny), config.rollout) - 1, load_libraries, config.rollout)
 
 
