@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 import threading
+from multiprocessing import parent_process
 
 from tasks.interpreter.interface import Interpreter
 from tasks.settings import require
@@ -24,7 +25,8 @@ def open_interpreter(setting: str) -> Interpreter:
         key = os.getpid(), setting
         if key not in _opened:
             made = _make(setting)
-            print(f"interpreter: {made.description}", file=sys.stderr, flush=True)
+            if parent_process() is None:  # else the process that began this one has said it
+                print(f"interpreter: {made.description}", file=sys.stderr, flush=True)
             _opened[key] = made
         return _opened[key]
 
