@@ -1,7 +1,7 @@
 """The MLflow UI over a real BlackJack training, looked at in a browser: `make browse`.
 
     make browse              trains a small policy first
-    RUNS=runs make browse    looks at the newest finished run there, as `make run` leaves it
+    RUNS=runs make browse    looks at the newest finished ones there, as `make run` and `make run-tools` leave them
 
 Needs Debian's packages chromium and chromium-driver. Screenshots are left in dist/screenshots/.
 """

@@ -96,10 +96,12 @@ class Page:
 
 @contextlib.contextmanager
 def opened(server: str, runs: Path, profile: Path) -> Iterator[Page]:
-    """A browser on the newest finished run of the folder `runs`, whose store `server` shows."""
-    summaries = sorted(runs.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
-    assert summaries, f"no finished run in {runs}"
-    summary = json.loads(summaries[-1].read_text())
+    """A browser on the newest finished run of BlackJack in the folder `runs`, whose store `server` shows."""
+    summaries = {path: json.loads(path.read_text()) for path in runs.glob("*/summary.json")}
+    finished = [path for path, summary in summaries.items() if summary["environment"] == "blackjack"]
+    assert finished, f"no finished run of BlackJack in {runs}"
+    newest = max(finished, key=lambda path: path.stat().st_mtime)
+    summary = summaries[newest]
     client = MlflowClient(tracking_uri=server)
     run = client.get_run(summary["mlflow_run_id"])
     options = webdriver.ChromeOptions()
@@ -111,6 +113,6 @@ def opened(server: str, runs: Path, profile: Path) -> Iterator[Page]:
     browser = webdriver.Chrome(options=options, service=Service(driver))
     try:
         browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": PREPARED})
-        yield Page(browser, server, client, run, summary, summaries[-1].parent)
+        yield Page(browser, server, client, run, summary, newest.parent)
     finally:
         browser.quit()
