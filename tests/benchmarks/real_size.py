@@ -1,13 +1,16 @@
 """The shapes of Qwen2.5-1.5B-Instruct on the CPU: two iterations with adapters, their memory beside the estimate.
 
-    make rehearse-1.5b                                       # 22 GiB of memory, 16 GB of disk, a while
+    make rehearse-1.5b                                                # 22 GiB of memory, 16 GB of disk, a while
+    PYTHONPATH=tests python tests/benchmarks/real_size.py --layers 8  # with less memory: the same widths
 
 The config is the model's own, the weights are random and in bfloat16, the tokenizer is that of `tiny` with Qwen's chat
-template: what is learned means nothing. At last the policy is read again from its shards, with its tied head, and the
-adapter is opened by PEFT.
+template, and the environment pays for any text of even length: what is learned means nothing. At last the policy is
+read again from its shards, with its tied head, and the adapter is opened by PEFT.
 """
 
+import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,14 +44,21 @@ CONFIG["training"]["lora"] = {"rank": 16}
 NEAR = 0.2  # of the estimate
 
 
-def make_policy(folder: Path) -> str:
-    """Random weights in shards of 1 GB."""
+def make_policy(folder: Path, layers: int) -> str:
+    """Random weights in shards of 1 GB, by which mostly tokens are sampled that the tokenizer knows."""
     template = tiny_policy(TinyPolicyConfig(cold_start_steps=1), TrainingConfig(), "blackjack", seed=0)
     copy_tokenizer(template, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE.read_text())
     tokens = json.loads((template / "config.json").read_text())
     ends = {name: tokens.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    random_model({**QWEN25_INSTRUCT, **ends}, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size="1GB")
+    sizes = {**QWEN25_INSTRUCT, "num_hidden_layers": layers, **ends}
+    model = random_model(sizes, dtype=torch.bfloat16)
+    known = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    with torch.no_grad():  # the output head too: it is tied. Logits of 0, and of a deviation of about 4.7
+        weight = model.get_input_embeddings().weight
+        weight[known:] = 0
+        weight[:known] *= 6
+    model.save_pretrained(folder, max_shard_size="1GB")
     return "a policy with random weights is made"
 
 
@@ -85,21 +95,22 @@ def check_files(first: Path, last: Path) -> str:
     return f"{len(shards)} shards, a tied head; weights differ by {worst:.1e} from PEFT's merge"
 
 
-def alone(*folders: Path) -> None:
+def alone(*given: object) -> None:
     """`make_policy` or `check_files` in a process of its own: what it holds, the training would lack."""
-    subprocess.run([sys.executable, __file__, *map(str, folders)], check=True)
+    subprocess.run([sys.executable, __file__, *map(str, given)], check=True)
 
 
-def main(console: Console) -> None:
+def main(console: Console, layers: int) -> None:
     """Make the policy, train, print."""
     with tempfile.TemporaryDirectory() as home:
         policy, line = Path(home, "policy"), [str(Path(sys.executable).with_name("pyflyte")), "run"]
-        alone(policy)
+        alone(policy, "--layers", layers)
         line += [str(ROOT / "workflows/grpo.py"), "grpo", "--run_name", "large", "--policy", str(policy)]
-        line += ["--iterations", "2", "--config", json.dumps(CONFIG)]
-        subprocess.run(line, cwd=home, check=True)
+        line += ["--environment", "any_reply", "--iterations", "2", "--config", json.dumps(CONFIG)]
+        variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+        subprocess.run(line, cwd=home, env=variables, check=True)
         run = Path(home, "runs", "large")
-        config = GrpoConfig.from_dict(CONFIG).resolved(get_environment("blackjack").defaults)
+        config = GrpoConfig.from_dict(CONFIG).resolved(get_environment("any_reply").defaults)
         found = [read_metrics(run / kind / name) for kind, name in (("evaluations", "00000"), ("policies", "00002"))]
         peaks = {stage: found[-1].get(f"memory/{stage}_gib", 0.0) for stage in ("rollout", "train")}
         peaks["evaluate"] = found[0]["memory/evaluate_gib"]
@@ -123,8 +134,12 @@ def main(console: Console) -> None:
 
 if __name__ == "__main__":
     use_scratch_folder()
-    if sys.argv[1:]:
-        given = [Path(path) for path in sys.argv[1:]]
-        print(check_files(*given) if given[1:] else make_policy(*given), flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=QWEN25_INSTRUCT["num_hidden_layers"])
+    parser.add_argument("folders", nargs="*", type=Path)
+    given = parser.parse_args()
+    if given.folders:
+        made = check_files(*given.folders) if given.folders[1:] else make_policy(*given.folders, given.layers)
+        print(made, flush=True)
     else:
-        main(Console(width=120, soft_wrap=True))
+        main(Console(width=120, soft_wrap=True), given.layers)

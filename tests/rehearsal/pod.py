@@ -18,14 +18,14 @@ from flyteidl.core.tasks_pb2 import TaskTemplate
 from packages import BIN, ROOT
 
 LIMIT = 600  # seconds of one attempt
-Moment = Callable[[Path], bool]  # whether a pod, whose working folder is given, is to be killed now
+Moment = Callable[[Path], int]  # the signal that a pod, whose working folder is given, is to get now; 0 for none
 
 
 @dataclass(frozen=True)
 class Attempt:
     """How one process ended."""
 
-    status: int  # of the exit; -9 when it was killed
+    status: int  # of the exit; -9 when it was killed, 143 when it ended itself at SIGTERM
     seconds: float
     peak: int  # bytes resident
     cpu: float  # seconds of processor
@@ -73,9 +73,9 @@ def run_pod(
             while process.poll() is None:
                 peak, cpu = max(peak, _peak(process.pid)), max(cpu, _cpu(process.pid))
                 late = time.monotonic() - started > LIMIT
-                if late or (kill is not None and kill(home / "work")):
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                if number := signal.SIGKILL if late else kill(home / "work") if kill is not None else 0:
+                    os.killpg(process.pid, number)
+                    process.wait(LIMIT)
                 time.sleep(0.02)
         text = (home / "shown").read_text(errors="replace")
         return Attempt(process.returncode, time.monotonic() - started, peak, cpu, text)

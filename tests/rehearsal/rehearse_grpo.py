@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ def test_lost_pods_change_nothing(
         "tasks.run.task.create_run": [written("run.json")],
         "tasks.policy.task.initial_policy": [written("policies/*"), uploading("model.safetensors", storage_folder)],
         "tasks.rollout.task.rollout": [busy(5), written("rollouts/*")],
+        "tasks.reference.task.score_reference": [written("scored/*", signal.SIGTERM)],
         "tasks.advantage.task.compute_advantages": [written("trajectories/*")],
         "tasks.training.task.train": [written("states/*"), uploading("policy.json", storage_folder)],
         "tasks.evaluation.task.report": [written("pictures/*")],
@@ -167,7 +169,8 @@ def test_lost_pods_change_nothing(
     )
     for task, times in lost.items():
         first = min((d for d in cluster.done if d.task == task), key=number)
-        assert [attempt.status for attempt in first.attempts] == [LOST] * times + [0], task
+        ended = 128 + signal.SIGTERM if task == "tasks.reference.task.score_reference" else LOST
+        assert [attempt.status for attempt in first.attempts] == [ended] * times + [0], task
     for task, sentence in (
         ("tasks.policy.task.initial_policy", "allowed: weights that fit its policy.json, these were changed."),
         ("tasks.training.task.train", "this one has no policy.json."),
