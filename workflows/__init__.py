@@ -7,15 +7,17 @@ continues, is in the folder of the runs: deleting `runs/` starts anew.
 
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 from flytekit.clis.sdk_in_container import utils
 from flytekit.configuration import Config
-from flytekit.core import data_persistence, local_cache
+from flytekit.core import checkpointer, data_persistence, local_cache
 from flytekit.interaction import click_types
 
 from tasks.folders import RUNS, DiskError, remove_at_exit, writing
@@ -47,14 +49,14 @@ def _sentence_alone(error: Exception, verbosity: int = 1) -> None:
         click.echo(str(error).strip().splitlines()[-1].strip(), err=True)
 
 
-def _naming_it(call: Callable[..., Any]) -> Any:
-    """A function of Flyte's cache that names its folder where the disk is full."""
+def _naming(folder: Callable[[], str], call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of flytekit that names the folder into which it writes where the disk is full."""
 
     def called(*given: Any, **named: Any) -> Any:
-        with writing(Path(local_cache.CACHE_LOCATION)):
+        with writing(Path(folder())):
             return call(*given, **named)
 
-    return staticmethod(called)
+    return called
 
 
 if not sys.stderr.isatty():
@@ -64,6 +66,10 @@ click_types.JsonParamType = SettingsParam  # of every input that is a record
 utils.pretty_print_traceback = _sentence_alone
 local_cache.CACHE_LOCATION = str((RUNS / ".flyte-cache").absolute())
 for _name in ("initialize", "get", "set"):  # else a full disk is said without a name
-    setattr(local_cache.LocalTaskCache, _name, _naming_it(getattr(local_cache.LocalTaskCache, _name)))
+    _call = _naming(lambda: local_cache.CACHE_LOCATION, getattr(local_cache.LocalTaskCache, _name))
+    setattr(local_cache.LocalTaskCache, _name, staticmethod(_call))
+_checkpoint: Any = checkpointer.SyncCheckpoint  # flytekit makes one for each task, with a temporary folder
+_checkpoint.__init__ = _naming(tempfile.gettempdir, _checkpoint.__init__)
+_checkpoint._td = SimpleNamespace(cleanup=lambda: None)  # of one that could not be made
 remove_at_exit(Path(data_persistence.default_local_file_access_provider.local_sandbox_dir).parent.parent)
 remove_at_exit(Path(Config.local_sandbox_path))

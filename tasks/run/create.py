@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -228,7 +227,7 @@ def open_run(
         given, token = GrpoConfig.from_dict(known["inputs"]["config"]), known["token"]
     else:
         require(not folder.exists(), "run_name", name, f"a name that is not taken, and {folder} is there and no run")
-        token = unique or uuid.uuid4().hex
+        token = unique or names.token(name)
     uri = mlflow_run.tracking_uri()
     server = "on a cluster, whose pods share no disk, the http(s) address of an MLflow server"
     require(not (unique and uri.startswith("sqlite:")), "MLFLOW_TRACKING_URI", uri, server)
@@ -248,6 +247,7 @@ def open_run(
         with atomic_directory(folder) as new:
             record = {"token": token, **kept, "source": source.to_dict()}
             (new / "run.json").write_text(json.dumps(record, indent=1) + "\n")
+    names.forget_token(name)
     return Run(
         name=name,
         token=token,

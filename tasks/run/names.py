@@ -3,10 +3,11 @@
 import fcntl
 import os
 import socket
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.folders import RUNS, run_folder, writing
+from tasks.folders import RUNS, run_folder, write_file, writing
 
 _held: dict[Path, int] = {}  # names that this process has, until it ends: descriptors of locked files
 
@@ -36,6 +37,24 @@ def take_retraining(model: str, *, now: bool = False) -> None:
             "one retraining of a model at a time on a machine; this one ends here, and the next start is as planned"
         )
         raise ValueError(f"{model} is retrained by {said.rstrip(',')}; allowed: {allowed}.")
+
+
+def token(name: str) -> str:
+    """The token of a new run, the same until `forget_token`: a process that is killed after it opened its MLflow run,
+    and before it wrote the run's record, is followed by one that finds that run."""
+    path = _token_file(name)
+    if not path.is_file():
+        write_file(path, uuid.uuid4().hex)
+    return path.read_text()
+
+
+def forget_token(name: str) -> None:
+    """Once the run has its record."""
+    _token_file(name).unlink(missing_ok=True)
+
+
+def _token_file(name: str) -> Path:
+    return (RUNS / ".names" / f".token-{name}").absolute()
 
 
 def _holder(path: Path) -> str:

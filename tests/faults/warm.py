@@ -100,7 +100,10 @@ def kind_of(event: str, path: str) -> str:
     """Operations on the same file of any iteration, run and process are of one kind."""
     if path.startswith("/.tmp/"):
         return f"{event} /.tmp/*"
-    return f"{event} {re.sub('[0-9a-f]{32}|[0-9]+', 'N', re.sub(r'[.](new|old)-[^/]*', '.new', path))}"
+    path = re.sub(r"[.](new|old)-[^/]*", ".new", path)
+    path = re.sub(r"[.]uploading[.][^/]*", ".uploading", path)  # of MLflow
+    path = re.sub(r"/[.]tiny/[.]?[0-9a-f]+", "/.tiny/N", path)
+    return f"{event} {re.sub('[0-9a-f]{32}|[0-9]+', 'N', path)}"
 
 
 def train(line: list[str]) -> None:

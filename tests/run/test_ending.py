@@ -116,6 +116,48 @@ def test_the_same_name_on_a_cluster_is_told_what_goes_on_with_the_other_run(tmp_
     )
 
 
+OPENS = """
+import os, signal, sys
+from tasks.config import GrpoConfig
+from tasks.policy.named import Source
+from tasks.run.create import open_run
+
+def before_its_record(event, given):
+    if event == "os.mkdir" and "/.monday.new-" in str(given[0]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1:]:
+    sys.addaudithook(before_its_record)
+inputs = {"run_name": "monday", "policy": "tiny", "environment": "blackjack", "environment_url": "", "seed": 0}
+config = GrpoConfig()
+run = open_run({**inputs, "iterations": 1}, config, config, {}, Source(given="tiny", uri="tiny"), {})
+print(run.token, run.mlflow_run_id)
+"""
+
+
+def test_a_run_that_was_killed_before_it_had_its_record_is_the_same_in_mlflow(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+
+    def opened(*words: str) -> tuple[int, str]:
+        line = [sys.executable, "-c", OPENS, *words]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stdout.strip()
+
+    assert opened("killed") == (-signal.SIGKILL, "") and not (tmp_path / "runs" / "monday").exists()
+    status, first = opened()
+    assert (status, opened()) == (0, (0, first))
+    mlflow = client(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    experiment = mlflow.get_experiment_by_name("grpo")
+    assert experiment is not None
+    (only,) = mlflow.search_runs([experiment.experiment_id])
+    assert only.info.run_id == first.split()[1]
+    # Without its folder a run of the same name is a new one.
+    shutil.rmtree(tmp_path / "runs" / "monday")
+    status, second = opened()
+    assert status == 0 and not set(second.split()) & set(first.split())
+
+
 def test_a_moved_folder_takes_its_store_along(tmp_path: Path) -> None:
     old, new = tmp_path / "old" / "runs", tmp_path / "new" / "runs"
     uri = f"sqlite:///{old}/mlflow.db"
