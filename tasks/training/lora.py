@@ -13,6 +13,7 @@ merged policy as W would count the adapters twice.
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -77,14 +78,18 @@ def init_adapters(model: nn.Module, seed: int) -> None:
             weight.zero_()
 
 
-def merged(state: dict[str, torch.Tensor], lora: LoraConfig) -> dict[str, torch.Tensor]:
-    """The weights with their adapters added: W + alpha / rank · B A in float32, by TorchTitan's names."""
-    weights = {name: weight for name, weight in state.items() if not name.endswith((A, B))}
-    for name in [name for name in state if name.endswith(A)]:
-        base = name.removesuffix(A)
-        change = state[base + B].float() @ state[name].float()
-        weights[base + ".weight"] = weights[base + ".weight"].float() + lora.alpha / lora.rank * change
-    return weights
+def is_factor(name: str) -> bool:
+    """Whether TorchTitan's `name` is that of an A or a B."""
+    return name.endswith((A, B))
+
+
+def merged(name: str, weight: torch.Tensor, factors: Mapping[str, torch.Tensor], lora: LoraConfig) -> torch.Tensor:
+    """A weight with its adapter added, W + alpha / rank · B A in float32; one without an adapter as it is."""
+    base = name.removesuffix(".weight")
+    if base + A not in factors:
+        return weight
+    change = factors[base + B].float() @ factors[base + A].float()
+    return weight.float() + lora.alpha / lora.rank * change
 
 
 def write_adapter(

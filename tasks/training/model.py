@@ -21,7 +21,7 @@ from tasks.policy.contents import check_stored, weights_dtype
 from tasks.settings import require
 from tasks.training import titan  # first: it tells torchtitan the device
 from tasks.training.architectures import SPECS
-from tasks.training.lora import ADAPTER, init_adapters, merged, with_adapters, write_adapter
+from tasks.training.lora import ADAPTER, init_adapters, is_factor, merged, with_adapters, write_adapter
 
 from torchtitan.components.checkpoint import ModelWrapper
 from torchtitan.config import CompileConfig
@@ -113,19 +113,23 @@ def export_weights(
     """
     from huggingface_hub import save_torch_state_dict
 
-    first, state = dist.get_rank() == 0, {}  # all weights, float32 and in main memory, by TorchTitan's names
-    for name, weight in ModelWrapper(model).state_dict().items():
-        gathered = full_tensor(weight)
-        if first:
-            state[name] = gathered.cpu()
+    first, whole = dist.get_rank() == 0, ModelWrapper(model).state_dict()
+    dtype = getattr(torch, weights_dtype(template, json.loads((template / "config.json").read_text())))
+    factors = {name: full_tensor(weight).cpu() for name, weight in whole.items() if is_factor(name)}
+    state = {}  # of rank 0: by TorchTitan's names, in main memory; a weight at a time is whole in float32
+    for name, weight in whole.items():
+        if not is_factor(name):
+            gathered = full_tensor(weight)
+            if first:
+                state[name] = merged(name, gathered.cpu(), factors, lora).to(dtype)
     if not first:
         return
-    dtype = getattr(torch, weights_dtype(template, json.loads((template / "config.json").read_text())))
     if template != folder:
         copy_all_but(template, folder, drop=REPLACED)
-    hf = adapter.to_hf(merged(state, lora) if lora.rank else state)
+    hf = adapter.to_hf(state)
+    del state, gathered
     # Copies, because a gathered or split weight may be a view of a larger storage, which safetensors refuses.
-    owned = {name: weight.to(dtype, copy=True, memory_format=torch.contiguous_format) for name, weight in hf.items()}
+    owned = {name: hf.pop(name).to(copy=True, memory_format=torch.contiguous_format) for name in list(hf)}
     save_torch_state_dict(owned, folder, max_shard_size=max_shard_size)
     if lora.rank:
-        write_adapter(state, adapter, lora, folder / ADAPTER)
+        write_adapter(factors, adapter, lora, folder / ADAPTER)

@@ -13,7 +13,7 @@ from conftest import TINY
 from tasks.config import LoraConfig, TrainingConfig
 from tasks.policy.checkpoint import import_checkpoint, read_manifest, write_manifest
 from tasks.training.cold_start import make_tiny
-from tasks.training.lora import ADAPTER, merged
+from tasks.training.lora import ADAPTER, is_factor, merged
 from tasks.training.losses import supervised_loss
 from tasks.training.model import full_tensor
 from tasks.training.packing import FlatSamples
@@ -70,18 +70,16 @@ def adapter_of(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_merge_by_hand() -> None:
     # alpha / rank = 6 / 2 = 3; B A = [[1, 0], [2, 1]] [[1, 2], [0, -1]] = [[1, 2], [2, 3]].
-    state = {
-        "x.weight": torch.tensor([[0.5, 0.0], [0.0, 1.0]]),
+    weight = torch.tensor([[0.5, 0.0], [0.0, 1.0]])
+    factors = {
         "x.lora_a.weight": torch.tensor([[1.0, 2.0], [0.0, -1.0]]),
         "x.lora_b.weight": torch.tensor([[1.0, 0.0], [2.0, 1.0]]),
-        "y.weight": torch.tensor([7.0]),
     }
-    found = merged(state, LoraConfig(rank=2, alpha=6.0))
-    assert {name: weight.tolist() for name, weight in found.items()} == {
-        "x.weight": [[3.5, 6.0], [6.0, 10.0]],
-        "y.weight": [7.0],
-    }
-    assert state["x.weight"].tolist() == [[0.5, 0.0], [0.0, 1.0]]
+    lora = LoraConfig(rank=2, alpha=6.0)
+    assert merged("x.weight", weight, factors, lora).tolist() == [[3.5, 6.0], [6.0, 10.0]]
+    assert weight.tolist() == [[0.5, 0.0], [0.0, 1.0]]
+    assert merged("y.weight", weight, factors, lora) is weight
+    assert is_factor("x.lora_a.weight") and is_factor("x.lora_b.weight") and not is_factor("x.weight")
 
 
 def test_adapters_start_as_nothing_and_are_the_seeds_own(newborn_policy: Path) -> None:
