@@ -109,8 +109,8 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
     """vLLM: weights with an output head of their own, and the attention cache.
 
     On top come the logits of what is sampled at once and a block's activations of the prompts, or the next version's
-    weights while they are read. Of a GPU of `gpu` bytes it takes its share, and more weights than that do not fit; of
-    several GPUs each has its part of the weights.
+    weights while they are read, in the precision in which they are kept. Of a GPU of `gpu` bytes it takes its share,
+    and more weights than that do not fit; of several GPUs each has its part of the weights.
     """
     of = Sizes(config)
     weights = (parameters(config) + of.tied * of.embeddings) * BYTES[rollout.dtype]
@@ -120,7 +120,8 @@ def generator_role(config: Mapping[str, Any], rollout: RolloutConfig, *, gpu: fl
     logits = SAMPLED_LOGITS * min(REQUESTS, rollout.concurrent_episodes) * config["vocab_size"] * FLOAT32
     prompts = max(PREFILLED, config["max_position_embeddings"])
     prefill = prompts * (3 * of.hidden + 4 * of.dim) * BYTES[rollout.dtype]
-    working = max(logits + prefill, parameters(config) * FLOAT32)
+    kept = BYTES.get(config.get("dtype") or config.get("torch_dtype") or "", FLOAT32)
+    working = max(logits + prefill, parameters(config) * kept)
     return Role(HEAP * weights + rollout.kv_cache_gib * GIB, working)
 
 

@@ -114,6 +114,10 @@ def test_bytes_of_a_generator() -> None:
     assert found.resident == pytest.approx(HEAP * (428 + 40) * 2 + 3 * GIB)  # with a head of its own
     assert found.working == pytest.approx(6 * 7 * 10 * 4 + 4096 * (18 + 16) * 2)
     assert generator_role({**SMALL, "tie_word_embeddings": False}, rollout).resident == found.resident
+    # Much is read and little sampled: the weights of the next version, as their files have them.
+    one = rollout.replace(concurrent_episodes=1)
+    assert generator_role(QWEN25, one).working == 1_543_714_304 * 4
+    assert generator_role({**QWEN25, "dtype": "bfloat16"}, one).working == 1_543_714_304 * 2
     assert cache_bytes(SMALL, rollout) == 16 * 3 * 2 * 2 * 2  # positions, blocks, k and v, a key's numbers, bytes
 
     assert generator_role(SMALL, rollout, gpu=80 * GIB).resident == pytest.approx(72 * GIB)
