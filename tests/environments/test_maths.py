@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from tasks.environments.maths.datasets import ALLOWED, NUMBERS, REFUSED, SIMULAT
 from tasks.environments.maths.items import Item, Items
 from tasks.environments.maths.scoring import answer, is_right, number
 from tasks.environments.scripted import play_baseline
+from tasks.seeds import derived_seed
 
 ROOT = Path(__file__).parents[2]
 JUNK = [
@@ -176,6 +179,19 @@ def test_an_episode_with_the_interpreter() -> None:
     assert spec.reward_range == (0, 1) and set(spec.parts(tasks[0])) <= set(maths.DEFAULT_DATASETS)
 
 
+def test_solved_examples_are_other_training_problems_of_the_data_set() -> None:
+    spec = get_environment("maths", {"datasets": "gcd", "difficulty": 0, "tool": False, "examples": 3})
+    shown_first = Items(0, {}).find("gcd", "train", derived_seed("example", "gcd", 0))
+    itself = Task(id=shown_first.id, split="train", seed=shown_first.seed, data={"dataset": "gcd"})
+    for task in (spec.task("train", 5), spec.task("test", 5), itself):
+        (episode,) = play_baseline(spec, "known_answer", [task])
+        system, *shown, question, reply = (message["content"] for message in episode.messages)
+        assert "between <answer> and </answer>" in system and len(shown) == 6 and question not in shown
+        for asked, answered in zip([*shown[::2], question], [*shown[1::2], reply], strict=True):
+            numbers = [int(n) for n in re.findall(r"\d+", asked)]
+            assert answered == f"<answer>{math.gcd(*numbers)}</answer>"
+
+
 def test_weights_and_difficulty() -> None:
     spec = get_environment("maths", {"datasets": {"gcd": 9, "lcm": 1}, "difficulty": 0, "tool": False})
     count = sum(spec.task("train", index).data["dataset"] == "gcd" for index in range(200))
@@ -209,6 +225,7 @@ def test_weights_and_difficulty() -> None:
         ),
         ({"parameters": {"lcm": {}}}, 'parameters is "lcm"; allowed: the chosen data sets, chain_sum'),
         ({"parameters": {"gcd": {"seed": 3}}}, 'parameters of "gcd" have "seed"; allowed: '),
+        ({"examples": 9}, "examples is 9; allowed: 0 to 8."),
         ({"seed": "x"}, 'seed is "x"; allowed: a whole number, 0 or more.'),
         ({"format": "xml"}, 'format is "xml"; allowed: tool_call'),
     ],

@@ -12,6 +12,7 @@ from tasks.environments.tool_use import TOOL_METRICS, ToolOptions, tool_fields
 from tasks.seeds import derived_seed
 from tasks.settings import require
 
+EXAMPLES = 8  # at most
 METRICS = (Metric("success", "right answers", ".1%", headline=True),)
 DEFAULT_DATASETS = ("chain_sum", "basic_arithmetic", "products", "gcd", "simple_equations", "gsm_symbolic")
 DEFAULTS: Mapping[str, Any] = {
@@ -44,17 +45,19 @@ def maths(
     difficulty: int | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
+    examples: int = 0,
     tools: ToolOptions = ToolOptions(),
 ) -> EnvironmentSpec:
     """Maths. `datasets` are names of reasoning-gym, or a mapping of names to weights.
 
     `difficulty` is a level of their curricula, from 0; `parameters` are settings of a data set, by its name; another
-    `seed` gives other tasks.
+    `seed` gives other tasks. The prompt has this many solved `examples` of the task's data set.
     """
     weights = _weights(datasets)
     is_level = difficulty is None or (type(difficulty) is int and difficulty >= 0)
     require(is_level, "difficulty", difficulty, "a level from 0, or none")
     require(type(seed) is int and seed >= 0, "seed", seed, "a whole number, 0 or more")
+    require(type(examples) is int and 0 <= examples <= EXAMPLES, "examples", examples, f"0 to {EXAMPLES}")
     for name in parameters or {}:
         require(name in weights, "parameters", name, f"the chosen data sets, {', '.join(weights)}")
     if find_spec("reasoning_gym") is None or find_spec("math_verify") is None:
@@ -73,7 +76,7 @@ def maths(
     def local() -> Environment:
         from tasks.environments.maths.environment import Maths
 
-        return Maths(items, tools)
+        return Maths(items, tools, examples)
 
     return EnvironmentSpec(
         name="maths",
