@@ -5,21 +5,14 @@ import re
 from functools import lru_cache
 
 from tasks.environments.calculator.expressions import refuse, value
-from tasks.environments.calculator.players import ANSWER
+from tasks.environments.calculator.players import ANSWER, answer_prefix
 from tasks.environments.interface import Message, Step, Task
 from tasks.environments.tool_use import Exercise, ToolOptions, ToolUse
 from tasks.interpreter.interface import Execution, Interpreter, Session
 from tasks.interpreter.open import open_interpreter
 
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
-
-
 SHORT = ("line", "bare")  # formats that the system text itself explains
-
-
-def answer_prefix(options: ToolOptions) -> str:
-    """What stands before the number in an answer: nothing where a call is an expression alone."""
-    return "" if options.format == "bare" else f"{ANSWER} "
 
 
 def system_text(options: ToolOptions) -> str:
@@ -39,7 +32,7 @@ class Calculator(ToolUse):
     """Rewards 1 for the right number. `outputs` are what the tool has said so far."""
 
     def __init__(self, options: ToolOptions, examples: list[Message]) -> None:
-        prefix = answer_prefix(options)
+        prefix = answer_prefix(options.format)
 
         def exercise(task: Task) -> Exercise:
             expression = task.data["expression"]

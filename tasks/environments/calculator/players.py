@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tasks.environments.calculator.expressions import Arithmetic, cut, pieces, value
 from tasks.environments.interface import Demonstration, Message
 
-ANSWER = "ANSWER"  # with which an answer begins; with calls in the format "bare" it is the number alone
+ANSWER = "ANSWER"  # with which an answer begins, see `answer_prefix`
 CALLS = {1: (0.35,), 2: (0.6, 0.5)}  # shares of the random player's replies that call: at first, after an output
 
 
@@ -21,6 +21,11 @@ class Move:
 
     text: str
     calls: bool = False
+
+
+def answer_prefix(call_format: str) -> str:
+    """What stands before the number in an answer: nothing where a call is an expression alone."""
+    return "" if call_format == "bare" else f"{ANSWER} "
 
 
 @dataclass(frozen=True)

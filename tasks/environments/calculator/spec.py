@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.environments.calculator.expressions import Arithmetic
-from tasks.environments.calculator.players import ANSWER, Move, Players
+from tasks.environments.calculator.players import Move, Players, answer_prefix
 from tasks.environments.interface import (
     Demonstration,
     Environment,
@@ -68,7 +68,7 @@ def calculator(
         arithmetic,
         tool,
         lambda code: FORMATS[options.format].render(ToolCall(PYTHON.name, {"code": code})),
-        "" if options.format == "bare" else f"{ANSWER} ",
+        answer_prefix(options.format),
     )
 
     def local() -> Environment:
