@@ -48,8 +48,8 @@ run-smollm2-tools: $(READY) ## train it to use a calculator, by two examples in 
 run-tools: $(READY) ## train the default policy to use a tool, on arithmetic: about five minutes of processor time
 	$(BIN)/pyflyte run workflows/grpo.py grpo --environment calculator --iterations 12
 
-WORKERS ?= 0
-test: $(READY) ## all tests but the slow proofs, in this process; WORKERS=2 shares them between two
+WORKERS ?= 2
+test: $(READY) ## all tests but the slow proofs, by two processes; WORKERS=0 is one
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 rehearse: $(READY) ## trainings as on a cluster, each task a process of its own: a quarter of an hour

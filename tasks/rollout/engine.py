@@ -163,7 +163,18 @@ def _untied(policy: Path) -> Iterator[tuple[str, Any]]:
 
 
 def load_libraries(config: RolloutConfig) -> None:
-    """Import vLLM, which takes seconds and reads these variables then; a user's own settings win."""
+    """Import vLLM, which takes seconds."""
+    _set_environment(config)
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        # Else small functions of vLLM's go through g++ in each new process: half a minute, and no g++ is an error.
+        current_platform.simple_compile_backend = "eager"
+    importlib.import_module("vllm.entrypoints.llm")
+
+
+def _set_environment(config: RolloutConfig) -> None:
+    """What vLLM reads from the environment when it is imported; a user's own settings win."""
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: seconds instead of most of a minute
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
@@ -172,12 +183,6 @@ def load_libraries(config: RolloutConfig) -> None:
     }.items():
         os.environ.setdefault(name, value)
     hub.stay_offline()
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu():
-        # Else small functions of vLLM's go through g++ in each new process: half a minute, and no g++ is an error.
-        current_platform.simple_compile_backend = "eager"
-    importlib.import_module("vllm.entrypoints.llm")
 
 
 _warm: dict[str, Engine] = {}

